@@ -1,0 +1,203 @@
+"""From a request for a turn to a grant, an earlier answer, or a refusal: asking, waiting in line, joining."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from coordinator.background import Background
+from coordinator.errors import (
+    AdmissionConflict, IdempotencyExpired, LeaseLost, LimitReached, QueueFull, SessionBusy, SessionNotFound,
+    StaleGeneration, StoreUnavailable, TurnCancelled, UnknownExecution,
+)  # fmt: skip
+from coordinator.identity import Target, key_digest, new_nonce, target_of
+from coordinator.mailbox import Mailbox
+from coordinator.outcomes import Busy, Ended, Granted, Late, Queued, Replay, Seen, TurnRequest, TurnView, Word
+from coordinator.settings import Settings
+from coordinator.steps import Begun, Steps
+
+_JOIN_FIRST_S = 0.02  # the first look at a running turn that is joined; doubled from look to look,
+_JOIN_MOST_S = 0.5  # up to here
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request on its way: where it leads, and under which token."""
+
+    request: TurnRequest
+    turn: str
+    target: Target
+    digest: str
+    instead_of: str = ""
+    expected: str = ""
+    """The session it saw first while waiting: that one, or none."""
+    asking: "asyncio.Task[Begun] | None" = None
+    """The question under way, which goes on when its caller leaves."""
+    sent: float = 0.0
+    """`time.monotonic()` before the last question was sent: local deadlines count from there."""
+
+
+class Admission:
+    """Admits turns for one replica."""
+
+    def __init__(self, steps: Steps, settings: Settings, mailbox: Mailbox, background: Background) -> None:
+        self._steps = steps
+        self._settings = settings
+        self._mailbox = mailbox
+        self._background = background
+
+    def attempt(self, request: TurnRequest, turn: str) -> Attempt:
+        digest = key_digest(request.idempotency_key) if request.idempotency_key is not None else ""
+        return Attempt(request, turn, target_of(request.tenant, request.address), digest)
+
+    async def admit(self, attempt: Attempt, draining: Callable[[], None]) -> Granted | Replay:
+        """Asks until there is an answer. `draining` raises when nobody may wait here any longer.
+
+        Raises:
+            Refused: in one of its forms.
+            TurnCancelled: the key's turn was stopped.
+            StoreUnavailable: nothing was admitted, or it is being taken back.
+        """
+        until = monotonic() + self._settings.turn_wait_ms / 1000
+        asked_again = False
+        with self._mailbox.expecting(attempt.turn) as woken, self._leaving(attempt):
+            while True:
+                woken.clear()
+                outcome = await self._ask(attempt)
+                match outcome:
+                    case Granted():
+                        return outcome
+                    case Seen():
+                        view = await self._join(attempt, outcome, draining)
+                        if view is not None and view.state != "interrupted":
+                            return Replay(view)
+                        if view is not None:
+                            self._rerun(attempt, view)
+                        elif asked_again:
+                            raise IdempotencyExpired("the answer to this key is no longer kept")
+                        asked_again = True
+                    case Queued(session_id=session_id):
+                        draining()
+                        attempt.expected = attempt.expected or session_id
+                        left_s = until - monotonic()
+                        if left_s <= 0:
+                            raise self._busy(outcome)
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(woken.wait(), min(left_s, self._settings.poll_ms / 1000))
+                    case _:
+                        raise self._refusal(attempt, outcome)
+
+    @contextlib.contextmanager
+    def _leaving(self, attempt: Attempt) -> Iterator[None]:
+        """Whoever leaves without an answer leaves no trace: no place in the queue, no grant that nobody holds."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (asyncio.CancelledError, StoreUnavailable)) or attempt.expected:
+                self._take_back(attempt)
+            raise
+
+    def _take_back(self, attempt: Attempt) -> None:
+        tenant, turn, cid, digest = attempt.request.tenant, attempt.turn, attempt.target.cid, attempt.digest
+
+        async def abandon() -> None:
+            # The question's answer comes first: what it grants could not be taken back before.
+            if attempt.asking:
+                await asyncio.wait({attempt.asking})
+            await self._steps.turn_abandon(tenant, turn, cid, fence=None, digest=digest, state="refused")
+
+        # After a lease a grant that nobody holds has ended by itself.
+        self._background.see_to(abandon, self._settings.lease_ms / 1000)
+
+    async def _ask(self, attempt: Attempt) -> Begun:
+        """One question, in a task of its own: a caller who leaves cannot cut it off between sending and reply."""
+        attempt.asking = self._background.spawn(self._ask_in_time(attempt))
+        return await asyncio.shield(attempt.asking)
+
+    async def _ask_in_time(self, attempt: Attempt) -> Begun:
+        request, target, settings = attempt.request, attempt.target, self._settings
+        until = monotonic() + settings.patience_ms / 1000
+        implicit = target.kind == "i"
+        history = "client" if implicit and settings.transcripts == "managed" else "store"
+        try:
+            async with asyncio.timeout(settings.patience_ms / 1000):
+                while True:
+                    attempt.sent = monotonic()
+                    outcome = await self._steps.turn_begin(
+                        request.tenant,
+                        target,
+                        attempt.turn,
+                        patience_s=until - attempt.sent,
+                        expected=attempt.expected,
+                        nonce=new_nonce(),
+                        history=request.history or history,
+                        exclusive=not implicit or settings.implicit_turns == "exclusive",
+                        policy=request.policy or settings.turn_policy,
+                        route=request.route,
+                        fingerprint=request.fingerprint,
+                        digest=attempt.digest,
+                        instead_of=attempt.instead_of,
+                    )
+                    if not isinstance(outcome, Late):
+                        return outcome
+                    # Its clock was further than known here (a step, another server); now it is known.
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time") from None
+
+    async def _join(self, attempt: Attempt, seen: Seen, draining: Callable[[], None]) -> TurnView | None:
+        """The ended turn that the key names; None when there is none to be told of."""
+        pause_s = _JOIN_FIRST_S
+        while True:
+            view = await self._steps.turn_status(attempt.request.tenant, seen.turn, seen.cid, attempt.digest)
+            if view is None:
+                if seen.state in ("completed", "failed", "cancelled", "interrupted"):
+                    raise IdempotencyExpired("the answer to this key is no longer kept")
+                return None
+            match view.state:
+                case "running":
+                    draining()
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _JOIN_MOST_S)
+                case "cancelled":
+                    raise TurnCancelled("the turn with this key was stopped")
+                case "refused" if view.result is None:
+                    return None
+                case "completed" if view.kept == "none":
+                    raise IdempotencyExpired("the answer to this key was not kept")
+                case _:
+                    return view
+
+    def _rerun(self, attempt: Attempt, view: TurnView) -> None:
+        if self._settings.interrupted_turns != "rerun":
+            raise UnknownExecution("the turn with this key was interrupted; nobody knows how far it came")
+        # Only in the session that the key was admitted to: naming it makes the store refuse any other.
+        attempt.target = replace(attempt.target, cid=view.cid, named=view.session_id)
+        attempt.instead_of = view.turn
+
+    def _refusal(self, attempt: Attempt, outcome: Begun) -> Exception:
+        match outcome:
+            case Busy():
+                return self._busy(outcome)
+            case Ended(state="cancelled"):
+                return TurnCancelled("the turn was stopped")
+            case Ended():
+                return LeaseLost("the turn ended before its grant arrived")
+            case Word("conflict"):
+                return AdmissionConflict("the idempotency key was used for another request")
+            case Word("not_found") if attempt.instead_of:
+                return UnknownExecution("the turn with this key was interrupted, and its session has ended since")
+            case Word("not_found"):
+                return SessionNotFound("no such session")
+            case Word("moved"):
+                return StaleGeneration("the session ended while the request waited")
+            case Word("full"):
+                return QueueFull("too many requests wait for this session")
+            case Word("limited"):
+                return LimitReached("too many turns are running")
+        raise AssertionError(outcome)
+
+    @staticmethod
+    def _busy(outcome: Busy | Queued) -> SessionBusy:
+        # The lease is only an upper bound of what is left: a turn usually ends long before, so ask again soon.
+        return SessionBusy("another turn is running in this session", max(1, min(outcome.left_ms // 1000, 5)), outcome.holder)

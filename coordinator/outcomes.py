@@ -1,0 +1,163 @@
+"""What the coordinator is asked and what it answers, as values."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coordinator.identity import Address
+from coordinator.settings import TurnPolicy
+
+TurnState = Literal["running", "completed", "failed", "cancelled", "interrupted", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One request for a turn."""
+
+    tenant: str
+    address: Address
+    route: str
+    """What is asked for, as a word: part of the record, shown to people."""
+    fingerprint: str = ""
+    """Digest of everything that makes two requests the same (`identity.fingerprint`); matters only with a key."""
+    idempotency_key: str | None = None
+    policy: TurnPolicy | None = None
+    """Overrides the settings' `turn_policy`."""
+    history: Literal["client", "store"] | None = None
+    """Who keeps the history of a session that this request opens; None: as its kind of address does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a turn's client was answered. Bytes are kept and replayed as they are."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The store got to it after the caller's patience had ended: nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The turn may run."""
+
+    session_id: str
+    generation: int
+    nonce: str
+    fence: int
+    history_kept: bool
+    """Whether the store keeps the session's history."""
+    history: list[bytes]
+    """The transcript so far, one JSON message an item; empty when the client keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The turn has reached this state already."""
+
+    state: TurnState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The idempotency key names this request's earlier turn."""
+
+    turn: str
+    cid: str
+    session_id: str
+    state: TurnState
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Waiting, at this place of the queue (1 is the head)."""
+
+    place: int
+    session_id: str
+    holder: str
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another turn holds the conversation."""
+
+    holder: str
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A refusal that carries no facts: conflict, not_found, moved, full, limited, lost, cancelled."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnView:
+    """A turn as its record tells it."""
+
+    turn: str
+    state: TurnState
+    cid: str
+    session_id: str
+    generation: int
+    fence: int
+    replica: str
+    route: str
+    key_digest: str
+    """Digest of its idempotency key, '' without one."""
+    started_ms: int
+    ended_ms: int | None
+    left_ms: int
+    """What is left of a running turn's lease."""
+    kept: Literal["events", "body", "none"]
+    """What a retry can be answered from."""
+    event_count: int
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTurn:
+    """A running turn of a session."""
+
+    turn: str
+    replica: str
+    fence: int
+    expires_in_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A session as its conversation's record tells it. Times are ms since the epoch, by the store's clock."""
+
+    id: str
+    cid: str
+    kind: str
+    source: str
+    history: str
+    generation: int
+    scope: str
+    turns: int
+    created_ms: int
+    active_ms: int
+    live: list[LiveTurn] = field(default_factory=list)
+    queued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The answer that an earlier turn with this key was given.
+
+    `turn.result` is None for a turn that failed without an answer of its own.
+    """
+
+    turn: TurnView
+
+    @property
+    def session_id(self) -> str:
+        return self.turn.session_id

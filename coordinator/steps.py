@@ -1,0 +1,441 @@
+"""The atomic steps: one method a script, of the same name. Each names its keys, runs the script, and turns the reply
+into a value; a reply word that is not known here is a `ScriptError`."""
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Literal, NoReturn, cast
+
+from coordinator.errors import ScriptError
+from coordinator.identity import Target
+from coordinator.keys import MAILBOXES, TenantKeys
+from coordinator.outcomes import (
+    Busy, Ended, Granted, Late, Queued, Result, Seen, TurnState, TurnView, Word,
+)  # fmt: skip
+from coordinator.scripts import load
+from coordinator.settings import Settings
+from coordinator.store import Store, StoreClock
+
+
+Begun = Granted | Seen | Queued | Busy | Ended | Late | Word
+Kept = Literal["events", "body", "none"]
+_NO_RESULT = Result(status=0, body=b"", content_type="")
+
+
+class Steps:
+    """The scripts on one store. `clock` follows the times that their replies carry."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self.clock = StoreClock()
+
+    async def synchronise(self) -> None:
+        """Asks the store for its time, so that an admission can carry the end of its caller's patience."""
+        seconds, micros = await self._store.execute("TIME")
+        self.clock.observe(int(seconds) * 1000 + int(micros) // 1000)
+
+    async def turn_begin(
+        self,
+        tenant: str,
+        target: Target,
+        turn: str,
+        *,
+        patience_s: float,
+        expected: str,
+        nonce: str,
+        history: str,
+        exclusive: bool,
+        policy: str,
+        route: str,
+        fingerprint: str = "",
+        digest: str = "",
+        instead_of: str = "",
+    ) -> Begun:
+        """Asks for the turn. `patience_s` from now on the store refuses to carry it out."""
+        if not self.clock.known:
+            await self.synchronise()
+        settings, keys, cid = self._settings, TenantKeys(tenant), target.cid
+        reply = await self._run(
+            "turn_begin",
+            {
+                "conversation": keys.conversation(cid),
+                "live": keys.live(cid),
+                "turns": keys.turns(cid),
+                "queue": keys.queue(cid),
+                "messages": keys.messages(cid),
+                "record": keys.turn(turn),
+                "running": keys.running,
+                "waiting": keys.waiting,
+                "sessions": keys.sessions,
+                "tombstones": keys.tombstones,
+                "retired": keys.retired(target.retired_bucket),
+                "idempotency": keys.idempotency(digest) if digest else None,
+            },
+            {
+                "turn": turn,
+                "replica": settings.replica,
+                "not_after_ms": self.clock.at(monotonic() + patience_s),
+                "cid": cid,
+                "named": target.named,
+                "expected": expected,
+                "nonce": nonce,
+                "history": history,
+                "source": settings.source,
+                "exclusive": int(exclusive),
+                "policy": policy,
+                "queue_limit": settings.queue_limit,
+                "max_running": settings.max_running,
+                "lease_ms": settings.lease_ms,
+                "vouch_ms": settings.vouch_ms,
+                "record_ms": settings.turn_limit_ms + settings.result_ttl_ms,
+                "key_ms": settings.key_ttl_ms and settings.turn_limit_ms + settings.key_ttl_ms,
+                "route": route,
+                "fingerprint": fingerprint,
+                "digest": digest,
+                "retired_id": target.retired_id,
+                "instead_of": instead_of,
+                "mailboxes": MAILBOXES,
+            },
+        )
+        match reply:
+            case [b"late", _]:
+                return Late()
+            case [b"granted", _, session, generation, nonce_, fence, kept, messages]:
+                return Granted(
+                    session.decode(), int(generation), nonce_.decode(), int(fence), kept == b"store", list(messages)
+                )
+            case [b"ended", _, state]:
+                return Ended(_state(state))
+            case [b"seen", _, seen, seen_cid, session, state]:
+                return Seen(seen.decode(), seen_cid.decode(), session.decode(), _state(state))
+            case [b"queued", _, place, session, holder, left_ms]:
+                return Queued(int(place), session.decode(), holder.decode(), int(left_ms))
+            case [b"busy", _, holder, left_ms]:
+                return Busy(holder.decode(), int(left_ms))
+            case [b"conflict" | b"not_found" | b"moved" | b"full" | b"limited" as word, _]:
+                return Word(word.decode())
+        _unknown("turn_begin", reply)
+
+    async def turn_status(self, tenant: str, turn: str, cid: str, digest: str) -> TurnView | None:
+        """The turn as it is told to everybody from here on; None when there is no record of it."""
+        settings, keys = self._settings, TenantKeys(tenant)
+        reply = await self._run(
+            "turn_status",
+            {
+                "record": keys.turn(turn),
+                "events": keys.events(turn),
+                "live": keys.live(cid),
+                "turns": keys.turns(cid),
+                "queue": keys.queue(cid),
+                "running": keys.running,
+                "waiting": keys.waiting,
+                "cancelling": keys.cancelling,
+                "idempotency": keys.idempotency(digest) if digest else None,
+            },
+            {
+                "turn": turn,
+                "lease_ms": settings.lease_ms,
+                "vouch_ms": settings.vouch_ms,
+                "record_ms": self._record_ms(digest),
+                "key_ms": settings.key_ttl_ms,
+                "mailboxes": MAILBOXES,
+            },
+        )
+        match reply:
+            case [b"unknown", _]:
+                return None
+            case [b"turn", _, left_ms, flat]:
+                return _turn_view(turn, int(left_ms), flat)
+        _unknown("turn_status", reply)
+
+    async def turn_renew(self, tenant: str, turns: Sequence[str]) -> tuple[set[str], set[str]]:
+        """Renews the leases of at most 200 turns. Returns those that are lost and those that were asked to stop."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "turn_renew",
+            {"running": keys.running, "cancelling": keys.cancelling},
+            {"lease_ms": self._settings.lease_ms},
+            tail=turns,
+        )
+        match reply:
+            case [b"renewed", _, lost, cancelled]:
+                return {turn.decode() for turn in lost}, {turn.decode() for turn in cancelled}
+        _unknown("turn_renew", reply)
+
+    async def turn_append(
+        self, tenant: str, turn: str, cid: str, fence: int, first: int, events: Sequence[bytes]
+    ) -> int | Ended | Word:
+        """Appends events, the first of which has that sequence number. Returns the log's last sequence number."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "turn_append",
+            {
+                "conversation": keys.conversation(cid),
+                "record": keys.turn(turn),
+                "events": keys.events(turn),
+                "running": keys.running,
+                "cancelling": keys.cancelling,
+            },
+            {
+                "turn": turn,
+                "fence": fence,
+                "lease_ms": self._settings.lease_ms,
+                "record_ms": self._settings.turn_limit_ms + self._settings.result_ttl_ms,
+                "first": first,
+            },
+            tail=events,
+        )
+        match reply:
+            case [b"appended", _, last]:
+                return int(last)
+        return _not_held("turn_append", reply)
+
+    async def turn_finish(
+        self,
+        tenant: str,
+        turn: str,
+        cid: str,
+        fence: int,
+        *,
+        digest: str,
+        state: Literal["completed", "failed"],
+        result: Result,
+        kept: Kept,
+        first: int,
+        events: Sequence[bytes] = (),
+        messages: Sequence[bytes] = (),
+    ) -> Literal["finished"] | Ended | Word:
+        """Commits the turn: its last events, its answer, the messages for the transcript, its key, and the release."""
+        settings, keys = self._settings, TenantKeys(tenant)
+        reply = await self._run(
+            "turn_finish",
+            {
+                "conversation": keys.conversation(cid),
+                "live": keys.live(cid),
+                "turns": keys.turns(cid),
+                "queue": keys.queue(cid),
+                "messages": keys.messages(cid),
+                "record": keys.turn(turn),
+                "events": keys.events(turn),
+                "running": keys.running,
+                "waiting": keys.waiting,
+                "cancelling": keys.cancelling,
+                "sessions": keys.sessions,
+                "idempotency": keys.idempotency(digest) if digest else None,
+            },
+            {
+                "turn": turn,
+                "fence": fence,
+                "cid": cid,
+                "state": state,
+                "status": result.status,
+                "headers": result.headers,
+                "content_type": result.content_type,
+                "body": result.body if kept != "none" else b"",
+                "kept": kept,
+                "record_ms": self._record_ms(digest),
+                "key_ms": settings.key_ttl_ms,
+                "vouch_ms": settings.vouch_ms,
+                "mailboxes": MAILBOXES,
+                "first": first,
+                "event_count": len(events),
+            },
+            tail=[*events, *messages],
+        )
+        match reply:
+            case [b"finished", _, _]:
+                return "finished"
+        return _not_held("turn_finish", reply)
+
+    async def turn_abandon(
+        self,
+        tenant: str,
+        turn: str,
+        cid: str,
+        *,
+        fence: int | None,
+        digest: str,
+        state: Literal["refused", "cancelled", "interrupted", "failed"],
+        refusal: Result | None = None,
+    ) -> Literal["abandoned"] | Ended | Word:
+        """Ends the turn without an answer, takes it out of the queue, or takes back a grant (`fence` None: not known)."""
+        settings, keys, answer = self._settings, TenantKeys(tenant), refusal or _NO_RESULT
+        reply = await self._run(
+            "turn_abandon",
+            {
+                "record": keys.turn(turn),
+                "events": keys.events(turn),
+                "live": keys.live(cid),
+                "turns": keys.turns(cid),
+                "queue": keys.queue(cid),
+                "running": keys.running,
+                "waiting": keys.waiting,
+                "cancelling": keys.cancelling,
+                "idempotency": keys.idempotency(digest) if digest else None,
+            },
+            {
+                "turn": turn,
+                "fence": "" if fence is None else fence,
+                "replica": settings.replica,
+                "state": state,
+                "status": answer.status,
+                "headers": answer.headers,
+                "content_type": answer.content_type,
+                "body": answer.body,
+                "record_ms": settings.refusal_ttl_ms if state == "refused" else self._record_ms(digest),
+                "key_ms": settings.key_ttl_ms,
+                "vouch_ms": settings.vouch_ms,
+                "mailboxes": MAILBOXES,
+            },
+        )
+        match reply:
+            case [b"abandoned", _]:
+                return "abandoned"
+        return _not_held("turn_abandon", reply)
+
+    async def session_delete(
+        self, tenant: str, target: Target, generation: int, token: str, *, force: bool, receipts: bool, nonce: str
+    ) -> list[str] | Busy | Word:
+        """Retires the session. Returns the turns that were live in it and are asked to stop."""
+        settings, keys, cid = self._settings, TenantKeys(tenant), target.cid
+        reply = await self._run(
+            "session_delete",
+            {
+                "conversation": keys.conversation(cid),
+                "live": keys.live(cid),
+                "turns": keys.turns(cid),
+                "leftovers": keys.leftovers(cid, generation),
+                "queue": keys.queue(cid),
+                "messages": keys.messages(cid),
+                "running": keys.running,
+                "waiting": keys.waiting,
+                "cancelling": keys.cancelling,
+                "sessions": keys.sessions,
+                "tombstones": keys.tombstones,
+                "retired": keys.retired(target.retired_bucket),
+                "erasing": keys.erasing,
+            },
+            {
+                "session": target.named,
+                "cid": cid,
+                "generation": generation,
+                "token": token,
+                "force": int(force),
+                "receipts": "all" if receipts else "keep",
+                "nonce": nonce,
+                "retired_id": target.retired_id,
+                "lease_ms": settings.lease_ms,
+                "vouch_ms": settings.vouch_ms,
+                "mailboxes": MAILBOXES,
+            },
+        )
+        match reply:
+            case [b"deleted", _, turns]:
+                return [turn.decode() for turn in turns]
+            case [b"not_found", _]:
+                return Word("not_found")
+            case [b"busy", _, holder, left_ms]:
+                return Busy(holder.decode(), int(left_ms))
+        _unknown("session_delete", reply)
+
+    async def session_erase(self, tenant: str, cid: str, generation: int, turns: Sequence[str]) -> int:
+        """Erases these turns of a retired session. Returns how many are left."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "session_erase",
+            {"leftovers": keys.leftovers(cid, generation), "erasing": keys.erasing},
+            {"field": f"{cid}:{generation}"},
+            tail_keys=[key for turn in turns for key in (keys.turn(turn), keys.events(turn))],
+            tail=turns,
+        )
+        match reply:
+            case [b"erased", _, left]:
+                return int(left)
+        _unknown("session_erase", reply)
+
+    async def prune(self, tenant: str, horizon_ms: int, cids: Sequence[str]) -> int:
+        """Drops those of the conversations that were idle or retired for the horizon. Returns how many."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "prune",
+            {
+                "sessions": keys.sessions,
+                "tombstones": keys.tombstones,
+                "running": keys.running,
+                "waiting": keys.waiting,
+            },
+            {"horizon_ms": horizon_ms, "lease_ms": self._settings.lease_ms, "vouch_ms": self._settings.vouch_ms},
+            tail_keys=[
+                key
+                for cid in cids
+                for key in (
+                    keys.conversation(cid), keys.live(cid), keys.turns(cid), keys.queue(cid), keys.messages(cid)
+                )
+            ],
+            tail=cids,
+        )  # fmt: skip
+        match reply:
+            case [b"pruned", _, count]:
+                return int(count)
+        _unknown("prune", reply)
+
+    def _record_ms(self, digest: str) -> int:
+        return self._settings.result_ttl_ms if digest else self._settings.unkeyed_ttl_ms
+
+    async def _run(self, name: str, keys: dict[str, Any], args: dict[str, Any], **tails: Any) -> list[Any]:
+        reply = await self._store.run(load(name), keys, args, **tails)
+        self.clock.observe(reply[1])
+        return reply
+
+
+def _state(raw: bytes) -> TurnState:
+    return cast("TurnState", raw.decode())
+
+
+def _not_held(name: str, reply: list[Any]) -> Ended | Word:
+    match reply:
+        case [b"ended", _, state]:
+            return Ended(_state(state))
+        case [b"lost" | b"cancelled" | b"gap" as word, *_]:
+            return Word(word.decode())
+    _unknown(name, reply)
+
+
+def _unknown(name: str, reply: list[Any]) -> NoReturn:
+    raise ScriptError(f"{name} answered what is not in its header: {reply[:1]!r}")
+
+
+def _turn_view(turn: str, left_ms: int, flat: list[bytes]) -> TurnView:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode()
+
+    def number(name: bytes) -> int:
+        return int(fields.get(name) or 0)
+
+    result = None
+    if number(b"status"):
+        result = Result(
+            status=number(b"status"),
+            body=fields.get(b"body", b""),
+            content_type=text(b"content_type"),
+            headers=fields.get(b"headers", b""),
+        )
+    return TurnView(
+        turn=turn,
+        state=_state(fields[b"state"]),
+        cid=text(b"cid"),
+        session_id=text(b"session"),
+        generation=number(b"generation"),
+        fence=number(b"fence"),
+        replica=text(b"replica"),
+        route=text(b"route"),
+        key_digest=text(b"key"),
+        started_ms=number(b"started_ms"),
+        ended_ms=number(b"ended_ms") or None,
+        left_ms=left_ms,
+        kept=cast("Kept", text(b"kept") or "none"),
+        event_count=number(b"events"),
+        result=result,
+    )

@@ -1,0 +1,224 @@
+"""The connection to the store: calls made at the same time share a pipeline, every call has a deadline.
+
+Nothing here waits longer than it says, nothing falls back to memory, and every failure to serve is `StoreUnavailable`.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+import redis.asyncio as redis
+from fakeredis import FakeAsyncRedis, FakeServer
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from coordinator.errors import ScriptError, StoreUnavailable
+from coordinator.scripts import Script, Value
+from coordinator.settings import Settings
+
+SCHEMES = ("embedded", "redis", "rediss", "unix")
+
+_FLUSHES = 2  # one pipeline fills while the other is under way; more would only split the calls up
+_BATCH = 128  # calls a pipeline carries at most, so that none waits long behind the others
+
+# Error replies by which a server says that it cannot serve now, or not us; anything else is a bug of ours.
+_CANNOT_SERVE = (
+    "LOADING", "MASTERDOWN", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK",
+    "BUSY", "NOAUTH", "WRONGPASS", "NOPERM", "UNBLOCKED", "EXECABORT", "max number of clients",
+)  # fmt: skip
+
+# The embedded stores of this process by URL: coordinators that name the same one share it, as they would a server.
+_EMBEDDED: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
+
+
+def check_url(url: str) -> None:
+    """Raises ValueError, in words for a person, when a store URL makes no sense."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"store URL {url!r}: the scheme must be one of {', '.join(f'{s}://' for s in SCHEMES)}")
+    if parts.scheme in ("redis", "rediss"):
+        if not parts.hostname:
+            raise ValueError(f"store URL {_shown(url)!r}: the host is missing, as in {parts.scheme}://localhost:6379/0")
+        try:
+            parts.port  # noqa: B018 - asking for it is the check
+        except ValueError as error:
+            raise ValueError(f"store URL {_shown(url)!r}: {error}") from None
+        if not parts.path.strip("/").isdigit() and parts.path.strip("/"):
+            raise ValueError(f"store URL {_shown(url)!r}: the database must be a number, as in /0")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("store URL 'unix://': the socket's path is missing, as in unix:///run/redis.sock")
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":***@") if parts.password else url
+
+
+def _connect(url: str, settings: Settings, timeout_s: float | None) -> tuple[redis.Redis, FakeServer | None]:
+    if urlsplit(url).scheme == "embedded":
+        server = _EMBEDDED.get(url) or _EMBEDDED.setdefault(url, FakeServer(version=(7,)))
+        return FakeAsyncRedis(server=server), server
+    options: dict[str, Any] = {
+        # One silent repetition: every script of ours may be sent twice. More would outlast the caller's patience.
+        "retry": Retry(NoBackoff(), 1),
+        "retry_on_error": [],
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": settings.store_timeout_s,
+        "protocol": 2,
+        "client_name": settings.replica[:60],
+    }
+    return redis.Redis.from_url(url, **options), None
+
+
+class Store:
+    """One replica's way to the store, for one event loop."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        check_url(url)
+        self.url = url
+        self._settings = settings
+        self._patience_s = settings.patience_ms / 1000
+        self._client, self._server = _connect(url, settings, settings.store_timeout_s)
+        self._pending: deque[tuple[tuple[Value, ...], asyncio.Future[Any]]] = deque()
+        self._flushes: set[asyncio.Task[None]] = set()
+        self._wanted = False
+
+    @property
+    def embedded(self) -> bool:
+        return self._server is not None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in list(self._flushes):
+            with contextlib.suppress(Exception):
+                await task
+        await self._client.aclose()
+
+    def listener(self) -> redis.Redis:
+        """A client of its own for subscriptions, whose reads wait. The caller closes it."""
+        return _connect(self.url, self._settings, None)[0]
+
+    async def execute(self, *command: Value) -> Any:
+        """One plain command. Replies are bytes, integers and lists, as the server sent them.
+
+        Raises:
+            StoreUnavailable: it could not be answered within `patience_ms`; it may still be carried out.
+            ScriptError: the server refused it for what it was.
+        """
+        reply = await self._send(command)
+        if isinstance(reply, Exception):
+            raise _translated(reply)
+        return reply
+
+    async def run(
+        self,
+        script: Script,
+        keys: Mapping[str, str | None],
+        args: Mapping[str, Value],
+        *,
+        tail_keys: Sequence[str] = (),
+        tail: Sequence[Value] = (),
+    ) -> list[Any]:
+        """One script by its hash; loads it first where the server does not know it. Errors as for `execute`."""
+        count, values = script.order(keys, args, tail_keys, tail)
+        sha, text = (script.embedded_sha, script.embedded_text) if self.embedded else (script.sha, script.text)
+        reply = await self._send(("EVALSHA", sha, count, *values))
+        if isinstance(reply, exceptions.NoScriptError):
+            reply = await self._send(("EVAL", text, count, *values))
+        if isinstance(reply, Exception):
+            raise _translated(reply)
+        return list(reply)
+
+    async def _send(self, command: tuple[Value, ...]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending.append((command, future))
+        if not self._wanted and len(self._flushes) < _FLUSHES:
+            self._wanted = True
+            asyncio.get_running_loop().call_soon(self._start_flush)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await future
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time") from None
+
+    def _start_flush(self) -> None:
+        self._wanted = False
+        task = asyncio.get_running_loop().create_task(self._flush())
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    async def _flush(self) -> None:
+        """Sends what is pending until nothing is. Runs in a task of its own, so no caller's cancellation can leave a
+        reply unread on the connection."""
+        while self._pending:
+            batch = []
+            while self._pending and len(batch) < _BATCH:
+                command, future = self._pending.popleft()
+                if not future.done():  # its caller has given up: never sent, so never carried out
+                    batch.append((command, future))
+            if not batch:
+                return
+            try:
+                async with self._client.pipeline(transaction=False) as pipeline:
+                    for command, _ in batch:
+                        pipeline.execute_command(*command)
+                    replies = await pipeline.execute(raise_on_error=False)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
+                for _, future in batch:
+                    if not future.done():
+                        future.set_result(error)
+                continue
+            for (_, future), reply in zip(batch, replies, strict=True):
+                if not future.done():
+                    future.set_result(reply)
+
+
+def _translated(error: Exception) -> Exception:
+    """The error of this library for one of the client's."""
+    if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)):
+        return StoreUnavailable("the store cannot be reached")
+    if isinstance(error, (exceptions.ReadOnlyError, exceptions.OutOfMemoryError, exceptions.NoPermissionError)):
+        return StoreUnavailable(f"the store cannot serve: {type(error).__name__}")
+    if isinstance(error, exceptions.ResponseError):
+        text = str(error)
+        if text.startswith(_CANNOT_SERVE):
+            return StoreUnavailable(f"the store cannot serve: {text.split(' ', 1)[0]}")
+        return ScriptError(text)
+    if isinstance(error, exceptions.RedisError):
+        return StoreUnavailable(f"the store cannot serve: {type(error).__name__}")
+    return error
+
+
+class StoreClock:
+    """An estimate of the store's clock, from the times that its replies carry; never later than the real one."""
+
+    def __init__(self) -> None:
+        self._offset_ms: float | None = None
+
+    @property
+    def known(self) -> bool:
+        return self._offset_ms is not None
+
+    def observe(self, store_ms: int, received: float | None = None) -> None:
+        """Takes over a reply's time. The reply was on its way for a while, so the store is at least this far."""
+        self._offset_ms = store_ms - (received if received is not None else monotonic()) * 1000
+
+    def at(self, moment: float) -> int:
+        """The store's clock in ms at a moment of `time.monotonic()`."""
+        if self._offset_ms is None:
+            raise RuntimeError("the store's clock is not known yet")
+        return int(moment * 1000 + self._offset_ms)
+
+    def now(self) -> int:
+        """The store's clock now, in ms."""
+        return self.at(monotonic())

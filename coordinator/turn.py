@@ -1,0 +1,250 @@
+"""One turn, from its admission to its end: `async with coordinator.turn(request) as turn`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Literal, Self
+
+from coordinator.admission import Admission
+from coordinator.background import Background, until_done
+from coordinator.errors import CommitUnconfirmed, LeaseLost, StoreUnavailable, TurnCancelled
+from coordinator.identity import new_turn, physical_scope
+from coordinator.keeper import Keeper, Kept
+from coordinator.outcomes import Ended, Granted, Replay, Result, TurnRequest, Word
+from coordinator.settings import Settings
+from coordinator.steps import Kept as KeptForm
+from coordinator.steps import Steps
+
+_RETRY_S = 0.1  # between tries to commit while the store is away
+_EXIT_S = 2.0  # how long leaving the block waits for the release before it goes on in the background
+
+
+class Turn:
+    """A turn of a conversation, held under a lease while the block runs.
+
+    On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving the
+    block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When the
+    lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost` or `TurnCancelled`.
+    """
+
+    def __init__(
+        self,
+        request: TurnRequest,
+        *,
+        steps: Steps,
+        settings: Settings,
+        admission: Admission,
+        keeper: Keeper,
+        background: Background,
+        draining: Callable[[], None],
+    ) -> None:
+        self.id = new_turn()
+        """The turn's token, 32 hex."""
+        self.replay: Replay | None = None
+        self._steps = steps
+        self._settings = settings
+        self._admission = admission
+        self._keeper = keeper
+        self._background = background
+        self._draining = draining
+        self._attempt = admission.attempt(request, self.id)
+        self._tenant = request.tenant
+        self._grant: Granted | None = None
+        self._kept: Kept | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._lost: str | None = None
+        self._settled = False
+        self._cancel_sent = False
+        self._committing: asyncio.Task[None] | None = None
+        self._event_count = 0
+        self._event_bytes = 0
+
+    @property
+    def grant(self) -> Granted:
+        """The facts of the grant; only while the turn is held."""
+        if self._grant is None:
+            raise RuntimeError("the turn was not granted: it is a replay, or its block has not been entered")
+        return self._grant
+
+    @property
+    def session_id(self) -> str:
+        return self.replay.session_id if self.replay else self.grant.session_id
+
+    @property
+    def fence(self) -> int:
+        """Grows with every grant of the conversation: other systems can refuse older turns by it."""
+        return self.grant.fence
+
+    @property
+    def history(self) -> list[bytes]:
+        """The transcript read under the lease, one JSON message an item; empty when the client keeps it."""
+        return self.grant.history
+
+    @property
+    def scope(self) -> str:
+        """Opaque name of the session for caches: the same for all its turns, on every replica."""
+        return physical_scope(self._tenant, self.grant.session_id, self.grant.nonce)
+
+    async def __aenter__(self) -> Self:
+        admitted = await self._admission.admit(self._attempt, self._draining)
+        if isinstance(admitted, Replay):
+            self.replay, self._settled = admitted, True
+            return self
+        self._grant = admitted
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task else 0
+        sent = self._attempt.sent
+        self._kept = Kept(
+            self._tenant,
+            self.id,
+            sent + self._settings.lease_ms / 1000,
+            sent + self._settings.turn_limit_ms / 1000,
+            self._on_lost,
+        )
+        self._keeper.keep(self._kept)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._committing:
+            await until_done(self._committing, _EXIT_S)
+        if not self._settled and self._lost != "lost" and (not self._committing or self._lost == "cancelled"):
+            await self._end(error)
+        self._settled = True
+        self._keeper.release(self.id)
+        if self._cancel_sent and self._task and self._task.uncancel() <= self._cancelling:
+            if kind is asyncio.CancelledError:
+                raise self._loss() from None
+
+    async def append(self, events: Sequence[bytes]) -> None:
+        """Puts events into the turn's log, before its client sees them. An answer too large for the store loses its log.
+
+        Raises:
+            LeaseLost, TurnCancelled: the turn is not the caller's any more.
+            CommitUnconfirmed: the store did not confirm.
+        """
+        self._event_bytes += sum(map(len, events))
+        if self._event_bytes > self._settings.max_stored_bytes:
+            return
+        sent, first = monotonic(), self._event_count + 1
+        try:
+            answer = await self._steps.turn_append(
+                self._tenant, self.id, self._attempt.target.cid, self.fence, first, events
+            )
+        except StoreUnavailable as error:
+            raise CommitUnconfirmed("the store did not confirm the turn's events") from error
+        if isinstance(answer, int):
+            self._event_count += len(events)
+            if self._kept:
+                self._kept.deadline = sent + self._settings.lease_ms / 1000
+            return
+        self._raise_ended(answer)
+
+    async def finish(
+        self,
+        result: Result,
+        *,
+        messages: Sequence[bytes] = (),
+        events: Sequence[bytes] = (),
+        state: Literal["completed", "failed"] = "completed",
+    ) -> None:
+        """Commits: the last events, the answer, the transcript's new messages, the key, and the release, in one step.
+
+        Goes on although its caller is cancelled, and through short absences of the store.
+
+        Raises:
+            LeaseLost, TurnCancelled: nothing was recorded; somebody else acts for the conversation.
+            CommitUnconfirmed: not confirmed in time; it is still being tried until the lease ends.
+        """
+        self._committing = self._background.spawn(self._commit(result, messages, events, state))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._committing), self._settings.commit_patience_ms / 1000)
+        except TimeoutError:
+            raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from None
+
+    async def refuse(self, refusal: Result | None = None) -> None:
+        """Ends a turn of which it is certain that nothing ran: its key is free again. Those who joined get the refusal."""
+        self._settled = True
+        await until_done(self._background.spawn(self._abandon("refused", refusal)), self._settings.patience_ms / 1000)
+
+    async def _commit(
+        self,
+        result: Result,
+        messages: Sequence[bytes],
+        events: Sequence[bytes],
+        state: Literal["completed", "failed"],
+    ) -> None:
+        while True:
+            try:
+                answer = await self._steps.turn_finish(
+                    self._tenant,
+                    self.id,
+                    self._attempt.target.cid,
+                    self.fence,
+                    digest=self._attempt.digest,
+                    state=state,
+                    result=result,
+                    kept=self._form(result, events),
+                    first=self._event_count + 1,
+                    events=events,
+                    messages=messages if self.grant.history_kept else (),
+                )
+                break
+            except StoreUnavailable as error:
+                if self._kept is None or monotonic() > self._kept.deadline:
+                    raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from error
+                await asyncio.sleep(_RETRY_S)
+        if answer != "finished":
+            self._raise_ended(answer)
+        self._settled = True
+        self._keeper.release(self.id)
+
+    def _form(self, result: Result, events: Sequence[bytes]) -> KeptForm:
+        most = self._settings.max_stored_bytes
+        if not self._attempt.digest or len(result.body) > most:
+            return "none"
+        logged = self._event_bytes + sum(map(len, events))
+        return "events" if 0 < logged <= most else "body"
+
+    async def _end(self, error: BaseException | None) -> None:
+        cancelled = self._lost == "cancelled" or isinstance(error, asyncio.CancelledError)
+        task = self._background.spawn(self._abandon("cancelled" if cancelled else "failed", None))
+        await until_done(task, _EXIT_S)
+
+    async def _abandon(self, state: Literal["refused", "cancelled", "failed"], refusal: Result | None) -> None:
+        async def abandon() -> None:
+            await self._steps.turn_abandon(
+                self._tenant,
+                self.id,
+                self._attempt.target.cid,
+                fence=self.fence,
+                digest=self._attempt.digest,
+                state=state,
+                refusal=refusal,
+            )
+
+        self._keeper.release(self.id)
+        try:
+            await abandon()
+        except StoreUnavailable:
+            self._background.see_to(abandon, self._settings.lease_ms / 1000)
+
+    def _on_lost(self, reason: str) -> None:
+        # Once the finish is on its way only its own answer counts.
+        if self._settled or self._committing or self._lost:
+            return
+        self._lost = reason
+        if self._task:
+            self._cancel_sent = self._task.cancel()
+
+    def _loss(self) -> Exception:
+        if self._lost == "cancelled":
+            return TurnCancelled("the turn was asked to stop")
+        return LeaseLost("the turn's lease was lost")
+
+    def _raise_ended(self, answer: Ended | Word | str) -> None:
+        self._lost = "cancelled" if answer in (Ended("cancelled"), Word("cancelled")) else "lost"
+        raise self._loss()

@@ -1,0 +1,15 @@
+-- Whether a turn may write: it holds a lease nobody took, under this fence, and its session is still the current one.
+-- Returns 'held'; or 'ended' and the state it ended in; or 'cancelled' (it was asked to stop); or 'lost'.
+local function standing(record, conversation, running, cancelling, turn, fence)
+  local found = redis.call('HMGET', record, 'state', 'fence', 'session')
+  if not found[1] or found[2] ~= fence then
+    return 'lost'
+  end
+  if found[1] ~= 'running' then
+    return 'ended', found[1]
+  end
+  if redis.call('ZSCORE', running, turn) and redis.call('HGET', conversation, 'session') == found[3] then
+    return 'held'
+  end
+  return redis.call('SISMEMBER', cancelling, turn) == 1 and 'cancelled' or 'lost'
+end

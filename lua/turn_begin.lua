@@ -1,0 +1,208 @@
+#!lua
+-- Admits one turn: decides which session it belongs to, whether it may run, and what its key already answered.
+--
+-- KEYS[1] conversation  hash: the conversation the request belongs to
+-- KEYS[2] live          set: its turns granted and not ended
+-- KEYS[3] turns         zset: turn -> ms until which its record is kept
+-- KEYS[4] queue         zset: <turn>@<replica> by arrival
+-- KEYS[5] messages      list: its transcript
+-- KEYS[6] record        hash: the turn being admitted
+-- KEYS[7] running       zset: turn -> lease deadline, of the tenant
+-- KEYS[8] waiting       zset: turn -> ms until which its replica vouches for it
+-- KEYS[9] sessions      zset: cid by last activity
+-- KEYS[10] tombstones   zset: cid by time of retirement
+-- KEYS[11] retired      set: digests of retired client-chosen ids
+-- KEYS[12] idempotency  hash: what the request's key names; absent without a key
+-- ARGV[1] turn          the caller's token, made before the call
+-- ARGV[2] replica       who asks
+-- ARGV[3] not_after_ms  when the caller's patience ends
+-- ARGV[4] cid           conversation id; its first letter is the kind
+-- ARGV[5] named         the session id the request names, or ''
+-- ARGV[6] expected      the session this waiter saw first, or ''
+-- ARGV[7] nonce         for the first generation, should there be none
+-- ARGV[8] history       store or client, for a conversation that is new
+-- ARGV[9] source        for a conversation that is new
+-- ARGV[10] exclusive    1 when its turns take turns, 0 when they run side by side
+-- ARGV[11] policy       wait or reject
+-- ARGV[12] queue_limit  waiters a conversation may have
+-- ARGV[13] max_running  running turns the tenant may have, 0 for any number
+-- ARGV[14] lease_ms     length of a lease
+-- ARGV[15] vouch_ms     how long a waiter counts after it asked
+-- ARGV[16] record_ms    how long the turn's record is kept should nobody end it
+-- ARGV[17] key_ms       the same for the key, 0 for ever
+-- ARGV[18] route        what was asked for
+-- ARGV[19] fingerprint  digest of the request, compared for one key
+-- ARGV[20] digest       the key's digest, or ''
+-- ARGV[21] retired_id   digest of the client-chosen id, or ''
+-- ARGV[22] instead_of   the interrupted turn that this one runs again, or ''
+-- ARGV[23] mailboxes    channel prefix of the replicas' mailboxes
+-- -> {'late', now}                                      the caller has given up; nothing done
+-- -> {'granted', now, session, generation, nonce, fence, history, {message...}}
+-- -> {'ended', now, state}                              this very turn has ended already
+-- -> {'conflict', now}                                  the key names another request
+-- -> {'seen', now, turn, cid, session, state}           the key names this request's earlier turn
+-- -> {'not_found', now}                                 the named session is retired or was never ours
+-- -> {'moved', now}                                     the session ended while the caller waited
+-- -> {'busy', now, holder, left_ms}                     another turn holds the conversation
+-- -> {'queued', now, place, session, holder, left_ms}   waiting, at this place; ask again
+-- -> {'full', now}                                      too many wait already
+-- -> {'limited', now}                                   the tenant runs as many turns as it may
+
+--- @include lib/clock
+--- @include lib/expect
+--- @include lib/number
+--- @include lib/lease
+--- @include lib/queue
+
+local conversation, live, turns, queue, messages, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local running, waiting, sessions, tombstones, retired = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local idempotency = KEYS[12]
+local turn, replica, cid, named, expected = ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6]
+local not_after_ms = integer(ARGV[3], 'not_after_ms')
+local exclusive, policy = ARGV[10] == '1', ARGV[11]
+local queue_limit, max_running = integer(ARGV[12], 'queue_limit'), integer(ARGV[13], 'max_running')
+local lease_ms, vouch_ms = integer(ARGV[14], 'lease_ms'), integer(ARGV[15], 'vouch_ms')
+local record_ms, key_ms = integer(ARGV[16], 'record_ms'), integer(ARGV[17], 'key_ms')
+local fingerprint, instead_of, mailboxes = ARGV[19], ARGV[22], ARGV[23]
+local me = turn .. '@' .. replica
+local now = store_ms()
+
+-- 0 Too late for its caller.
+if now > not_after_ms then
+  return {'late', now}
+end
+
+for _, key in ipairs({conversation, record}) do expect('hash', key) end
+for _, key in ipairs({turns, queue, running, waiting, sessions, tombstones}) do expect('zset', key) end
+for _, key in ipairs({live, retired}) do expect('set', key) end
+expect('list', messages)
+if idempotency then expect('hash', idempotency) end
+
+local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder')
+local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
+local generation = integer(found[2] or '1', 'generation')
+local fence = integer(found[4] or '0', 'fence')
+
+local function granted()
+  local transcript = history == 'store' and redis.call('LRANGE', messages, 0, -1) or {}
+  return {'granted', now, session, digits(generation), nonce, digits(fence), history, transcript}
+end
+
+-- A waiter that is refused leaves; the one behind it may be the next to run.
+local function refused(...)
+  if redis.call('ZREM', queue, me) == 1 then
+    redis.call('ZREM', waiting, turn)
+    wake_next(queue, waiting, now, vouch_ms, mailboxes)
+  end
+  return {...}
+end
+
+-- 1 This very turn is known: its reply was lost, and it is told again.
+local known = redis.call('HMGET', record, 'state', 'session', 'fence')
+if known[1] then
+  if known[1] ~= 'running' or known[2] ~= session or not redis.call('ZSCORE', running, turn) then
+    return {'ended', now, known[1]}
+  end
+  fence = integer(known[3], 'fence')
+  return granted()
+end
+
+-- 2 Its key was seen.
+local seen = idempotency and redis.call('HMGET', idempotency, 'turn', 'fingerprint', 'cid', 'session', 'state') or {}
+if seen[1] then
+  if seen[2] ~= fingerprint then
+    return refused('conflict', now)
+  end
+  if seen[1] ~= instead_of or redis.call('ZSCORE', running, instead_of) then
+    return refused('seen', now, seen[1], seen[3], seen[4], seen[5])
+  end
+end
+
+-- 4 The request names a session, or waited for one: that one, or none.
+if named ~= '' then
+  local chosen = string.sub(cid, 1, 1) == 'x'
+  if session == '' or not chosen and session ~= named then
+    return refused('not_found', now)
+  end
+  if chosen and redis.call('SISMEMBER', retired, ARGV[21]) == 1 then
+    return refused('not_found', now)
+  end
+elseif expected ~= '' and session ~= expected then
+  return refused('moved', now)
+end
+
+-- 5 No session yet: its name.
+local opens = not session or session == ''
+if opens then
+  session = named ~= '' and named or 'ses_' .. cid .. '_' .. digits(generation) .. '_' .. nonce
+end
+
+-- 6 Somebody live is running or in front.
+local dead, gone, place = {}, {}, 1
+if exclusive then
+  local alive, waiters
+  alive, dead = split_live(live, running, now, lease_ms)
+  waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
+  while waiters[place] and waiters[place] ~= me do place = place + 1 end
+  if alive[1] or place > 1 then
+    local left_ms = alive[1] and lease_left(running, alive[1], now, lease_ms) or 0
+    if policy ~= 'wait' then
+      return refused('busy', now, holder, left_ms)
+    end
+    if not waiters[place] and #waiters >= queue_limit then
+      return {'full', now}
+    end
+    if alive[1] then
+      redis.call('ZADD', running, 'XX', digits(now + left_ms), alive[1])
+    end
+    leave_queue(queue, waiting, gone)
+    if not waiters[place] then
+      redis.call('ZADD', queue, redis.call('HINCRBY', conversation, 'arrivals', 1), me)
+    end
+    redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
+    return {'queued', now, place, session, holder, left_ms}
+  end
+end
+
+-- 7 The tenant's cap: a newcomer is turned away, the head of a queue keeps its place.
+if max_running > 0 and redis.call('ZCOUNT', running, '(' .. digits(now), '+inf') >= max_running then
+  if redis.call('ZSCORE', queue, me) then
+    redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
+    return {'queued', now, place, session, holder, 0}
+  end
+  return {'limited', now}
+end
+
+-- 8 The grant. The fence grows over pruning and total loss because the clock does.
+fence = math.max(fence + 1, now)
+if opens then
+  redis.call('HSET', conversation, 'kind', string.sub(cid, 1, 1), 'history', history, 'source', ARGV[9], 'session', session,
+    'generation', digits(generation), 'nonce', nonce, 'created_ms', digits(now), 'turns', '0')
+  redis.call('ZREM', tombstones, cid)
+end
+redis.call('HSET', conversation, 'fence', digits(fence), 'turn', turn, 'holder', replica, 'active_ms', digits(now))
+redis.call('ZADD', sessions, digits(now), cid)
+for _, other in ipairs(dead) do
+  redis.call('ZREM', running, other)
+  redis.call('SREM', live, other)
+end
+if exclusive then
+  gone[#gone + 1] = me
+  leave_queue(queue, waiting, gone)
+end
+redis.call('SADD', live, turn)
+redis.call('ZADD', running, digits(now + lease_ms), turn)
+redis.call('ZREMRANGEBYSCORE', turns, '-inf', digits(now))
+redis.call('ZADD', turns, digits(now + record_ms), turn)
+redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', digits(fence),
+  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', digits(now))
+redis.call('PEXPIRE', record, digits(record_ms))
+if idempotency then
+  redis.call('HSET', idempotency, 'fingerprint', fingerprint, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
+  if key_ms > 0 then
+    redis.call('PEXPIRE', idempotency, digits(key_ms))
+  else
+    redis.call('PERSIST', idempotency)
+  end
+end
+return granted()
