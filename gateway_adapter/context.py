@@ -1,0 +1,51 @@
+"""What a handler finds in its application and its request."""
+
+import contextlib
+from contextlib import AbstractContextManager
+
+from aiohttp import web
+
+from coordinator import Coordinator
+from gateway_adapter.disconnects import Disconnects
+from gateway_adapter.executors.base import Executor
+from gateway_adapter.invalid import InvalidRequest
+from gateway_adapter.settings import GatewaySettings
+
+COORDINATOR = web.AppKey("coordinator", Coordinator)
+EXECUTOR = web.AppKey("executor", Executor)  # type: ignore[type-abstract]  # the key only names the interface
+SETTINGS = web.AppKey("settings", GatewaySettings)
+DISCONNECTS = web.AppKey("disconnects", Disconnects)
+
+TENANT = "tenant"
+"""Request key: who the API key belongs to."""
+SESSION = "session"
+"""Request key: the id of the session that the request was found to belong to."""
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The request's body.
+
+    Raises:
+        InvalidRequest: larger than `max_body_bytes`; a body that says so is not read at all.
+    """
+    limit = request.app[SETTINGS].max_body_bytes
+    if (request.content_length or 0) <= limit:
+        with contextlib.suppress(web.HTTPRequestEntityTooLarge):
+            return await request.read()
+    raise InvalidRequest(f"The body may have at most {limit} bytes.", None, "body_too_large", 413)
+
+
+def session_headers(request: web.Request) -> dict[str, str]:
+    """The headers that tell the client its session."""
+    session_id = request.get(SESSION)
+    return {"X-Hermes-Session-Id": session_id} if session_id else {}
+
+
+def ended_by_disconnect(request: web.Request, *, resumable: bool) -> AbstractContextManager[None]:
+    """Cancels the handler when its client goes, unless the turn is to be finished all the same."""
+    match request.app[SETTINGS].on_disconnect:
+        case "finish":
+            return contextlib.nullcontext()
+        case "auto" if resumable:
+            return contextlib.nullcontext()
+    return request.app[DISCONNECTS].cancelling(request)

@@ -1,0 +1,32 @@
+"""`/healthz`: the process lives. `/readyz`: send it requests."""
+
+from aiohttp import web
+
+from coordinator import CoordinatorError
+from gateway_adapter import context
+
+DRAINING = web.AppKey("draining", list[bool])
+"""Holds True once the replica is draining; a list, because an application's keys are frozen once it runs."""
+
+
+async def healthz(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """Red while draining. Not while the store is away: then a balancer would hide this replica's own clear answer, and
+    all replicas would vanish at once."""
+    draining = bool(request.app[DRAINING])
+    coordinator = request.app[context.COORDINATOR]
+    try:
+        await coordinator.ping()
+        store = "ok"
+    except CoordinatorError:
+        store = "unavailable"
+    body = {
+        "status": "draining" if draining else "ready",
+        "store": store,
+        "replica": coordinator.settings.replica,
+        "running": coordinator.running,
+    }
+    return web.json_response(body, status=503 if draining else 200)

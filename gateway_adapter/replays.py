@@ -1,0 +1,98 @@
+"""Recorded answers as HTTP: replays of earlier answers in either form, and what is recorded of refusals and failures."""
+
+import json
+
+from aiohttp import web
+
+from coordinator import Replay, Result
+from gateway_adapter import context
+from gateway_adapter.completions import as_events
+from gateway_adapter.errors import NO_RETRY, RETRY, ErrorAnswer, answer_of
+from gateway_adapter.event_stream import ClientStream
+from gateway_adapter.executors.base import UpstreamFailed, UpstreamRefused
+from gateway_adapter.requests import ChatBody
+
+REPLAYED = {"Idempotency-Replayed": "true", **NO_RETRY}
+
+
+async def send(request: web.Request, client: ClientStream, replay: Replay, asked: ChatBody) -> web.StreamResponse:
+    """The answer that an earlier request with the key was given, in the form that this one asks for."""
+    view, result = replay.turn, replay.turn.result or _failed()
+    session = context.session_headers(request)
+    if view.state == "refused":
+        return json_response(request, result, session)
+    if asked.stream:
+        if view.kept == "events" and await _resend(request, client, replay, {**headers_of(result), **session, **REPLAYED}):
+            return await client.close()
+        if view.state == "completed":
+            await client.open({**headers_of(result), **session, **REPLAYED})
+            await client.send(as_events(result.body, asked.include_usage))
+            return await client.close()
+    return json_response(request, result, {**session, **REPLAYED})
+
+
+async def _resend(request: web.Request, client: ClientStream, replay: Replay, headers: dict[str, str]) -> bool:
+    """Sends the log, event for event. Returns False, with nothing sent, when the log is gone."""
+    async for block in request.app[context.COORDINATOR].events(request[context.TENANT], replay.turn.turn):
+        if not client.is_open:
+            await client.open(headers)
+        await client.send([block])
+    return client.is_open
+
+
+def json_response(request: web.Request, result: Result, headers: dict[str, str]) -> web.Response:
+    """A recorded answer as it is, bytes unchanged."""
+    return web.Response(
+        status=result.status,
+        body=result.body,
+        headers={**headers_of(result), **context.session_headers(request), **headers, "Content-Type": result.content_type},
+    )
+
+
+def headers_of(result: Result) -> dict[str, str]:
+    """The recorded headers."""
+    return dict(json.loads(result.headers)) if result.headers else {}
+
+
+def result_of(error: ErrorAnswer) -> Result:
+    """An error as it is recorded."""
+    return Result(status=error.status, body=error.body, headers=json.dumps(error.headers).encode())
+
+
+def refusal_of(refusal: Exception) -> Result:
+    """What the client of a turn that never ran is told: the upstream's own words where they are for the client."""
+    if not isinstance(refusal, UpstreamRefused):
+        error = answer_of(refusal)
+        assert error is not None
+        return result_of(error)
+    headers = dict(refusal.headers)
+    if refusal.status in (429, 503):
+        headers.setdefault("retry-after", RETRY["Retry-After"])
+    if _is_error_envelope(refusal.body):
+        return Result(
+            status=refusal.status,
+            body=refusal.body,
+            content_type=refusal.content_type,
+            headers=json.dumps(headers).encode(),
+        )
+    code = "upstream_unavailable" if refusal.status in (429, 503) else "upstream_refused"
+    return result_of(ErrorAnswer(refusal.status, code, "The model's server refused the request.", None, headers))
+
+
+def failure_of(failure: Exception) -> ErrorAnswer:
+    """What the client of a turn that failed after its dispatch is told."""
+    error = answer_of(failure if isinstance(failure, UpstreamFailed) else UpstreamFailed(str(failure)))
+    assert error is not None
+    return error
+
+
+def _failed() -> Result:
+    return result_of(failure_of(UpstreamFailed("the turn failed")))
+
+
+def _is_error_envelope(body: bytes) -> bool:
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(decoded, dict) and "error" in decoded
