@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import monotonic
 
 from coordinator.background import Background
 from coordinator.errors import (
-    AdmissionConflict, IdempotencyExpired, LeaseLost, LimitReached, QueueFull, SessionBusy, SessionNotFound,
-    StaleGeneration, StoreUnavailable, TurnCancelled, UnknownExecution,
+    AdmissionConflict, Draining, IdempotencyExpired, LeaseLost, LimitReached, QueueFull, SessionBusy, SessionNotFound,
+    StaleGeneration, StoreFull, StoreUnavailable, TurnCancelled, UnknownExecution,
 )  # fmt: skip
 from coordinator.identity import Target, key_digest, new_nonce, target_of
 from coordinator.mailbox import Mailbox
@@ -46,19 +46,48 @@ class Admission:
         self._settings = settings
         self._mailbox = mailbox
         self._background = background
+        self._draining = False
 
     def attempt(self, request: TurnRequest, turn: str) -> Attempt:
         digest = key_digest(request.idempotency_key) if request.idempotency_key is not None else ""
         return Attempt(request, turn, target_of(request.tenant, request.address), digest)
 
-    async def admit(self, attempt: Attempt, draining: Callable[[], None]) -> Granted | Replay:
-        """Asks until there is an answer. `draining` raises when nobody may wait here any longer.
+    def drain(self) -> None:
+        """From now on nothing new is admitted, and nobody waits."""
+        self._draining = True
+        self._mailbox.wake_all()
+
+    async def admit(self, attempt: Attempt) -> Granted | Replay:
+        """Asks until there is an answer. What is recorded is told also while nothing new is admitted.
 
         Raises:
             Refused: in one of its forms.
             TurnCancelled: the key's turn was stopped.
             StoreUnavailable: nothing was admitted, or it is being taken back.
         """
+        if self._draining:
+            return await self._recorded(attempt, Draining("this replica is shutting down"))
+        try:
+            return await self._ask_until_answered(attempt)
+        except StoreFull as full:
+            return await self._recorded(attempt, full)
+
+    async def _recorded(self, attempt: Attempt, otherwise: Exception) -> Replay:
+        """The answer that the key was given, if it was; else raises `otherwise`."""
+        record = await self._steps.key_record(attempt.request.tenant, attempt.digest) if attempt.digest else None
+        if record is None:
+            raise otherwise
+        fingerprint, seen = record
+        if fingerprint != attempt.request.fingerprint:
+            raise self._refusal(attempt, Word("conflict"))
+        view = await self._look(attempt, seen)
+        if view is None or view.state == "running":
+            raise otherwise
+        if view.state == "interrupted":
+            raise self._unknown_execution()
+        return Replay(view)
+
+    async def _ask_until_answered(self, attempt: Attempt) -> Granted | Replay:
         until = monotonic() + self._settings.turn_wait_ms / 1000
         asked_again = False
         with self._mailbox.expecting(attempt.turn) as woken, self._leaving(attempt):
@@ -69,7 +98,7 @@ class Admission:
                     case Granted():
                         return outcome
                     case Seen():
-                        view = await self._join(attempt, outcome, draining)
+                        view = await self._join(attempt, outcome)
                         if view is not None and view.state != "interrupted":
                             return Replay(view)
                         if view is not None:
@@ -78,7 +107,7 @@ class Admission:
                             raise IdempotencyExpired("the answer to this key is no longer kept")
                         asked_again = True
                     case Queued(session_id=session_id):
-                        draining()
+                        self._check_draining()
                         attempt.expected = attempt.expected or session_id
                         left_s = until - monotonic()
                         if left_s <= 0:
@@ -145,32 +174,38 @@ class Admission:
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
 
-    async def _join(self, attempt: Attempt, seen: Seen, draining: Callable[[], None]) -> TurnView | None:
-        """The ended turn that the key names; None when there is none to be told of."""
+    async def _join(self, attempt: Attempt, seen: Seen) -> TurnView | None:
+        """The ended turn that the key names, waited for while it runs; None when there is none to be told of."""
         pause_s = _JOIN_FIRST_S
-        while True:
-            view = await self._steps.turn_status(attempt.request.tenant, seen.turn, seen.cid, attempt.digest)
-            if view is None:
-                if seen.state in ("completed", "failed", "cancelled", "interrupted"):
-                    raise IdempotencyExpired("the answer to this key is no longer kept")
-                return None
-            match view.state:
-                case "running":
-                    draining()
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _JOIN_MOST_S)
-                case "cancelled":
-                    raise TurnCancelled("the turn with this key was stopped")
-                case "refused" if view.result is None:
-                    return None
-                case "completed" if view.kept == "none":
-                    raise IdempotencyExpired("the answer to this key was not kept")
-                case _:
-                    return view
+        while (view := await self._look(attempt, seen)) is not None and view.state == "running":
+            self._check_draining()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _JOIN_MOST_S)
+        return view
+
+    async def _look(self, attempt: Attempt, seen: Seen) -> TurnView | None:
+        """The turn that the key names; None when it left nothing behind, so that the key is free.
+
+        Raises:
+            IdempotencyExpired: it left only that it was.
+            TurnCancelled: it was stopped.
+        """
+        view = await self._steps.turn_status(attempt.request.tenant, seen.turn, seen.cid, attempt.digest)
+        if view is None and seen.state == "running":
+            return None
+        if view is None or (view.state == "completed" and view.kept == "none"):
+            raise IdempotencyExpired("the answer to this key is not kept, or not any longer")
+        if view.state == "cancelled":
+            raise TurnCancelled("the turn with this key was stopped")
+        return None if view.state == "refused" and view.result is None else view
+
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise Draining("this replica is shutting down")
 
     def _rerun(self, attempt: Attempt, view: TurnView) -> None:
         if self._settings.interrupted_turns != "rerun":
-            raise UnknownExecution("the turn with this key was interrupted; nobody knows how far it came")
+            raise self._unknown_execution()
         # Only in the session that the key was admitted to: naming it makes the store refuse any other.
         attempt.target = replace(attempt.target, cid=view.cid, named=view.session_id)
         attempt.instead_of = view.turn
@@ -186,7 +221,7 @@ class Admission:
             case Word("conflict"):
                 return AdmissionConflict("the idempotency key was used for another request")
             case Word("not_found") if attempt.instead_of:
-                return UnknownExecution("the turn with this key was interrupted, and its session has ended since")
+                return self._unknown_execution()
             case Word("not_found"):
                 return SessionNotFound("no such session")
             case Word("moved"):
@@ -196,6 +231,10 @@ class Admission:
             case Word("limited"):
                 return LimitReached("too many turns are running")
         raise AssertionError(outcome)
+
+    @staticmethod
+    def _unknown_execution() -> UnknownExecution:
+        return UnknownExecution("the turn with this key was interrupted; nobody knows how far it came")
 
     @staticmethod
     def _busy(outcome: Busy | Queued) -> SessionBusy:

@@ -1,7 +1,7 @@
 """The library's front door."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Self
 from uuid import uuid4
@@ -21,10 +21,6 @@ from coordinator.turn import Turn
 from coordinator.views import Views
 
 _CLOSE_S = 3.0  # how long closing waits for releases under way
-
-
-def _go_on() -> None:
-    """The default for `draining`: nobody is sent away."""
 
 
 class Coordinator:
@@ -75,10 +71,9 @@ class Coordinator:
                     await stack.enter_async_context(coordinator._janitor)
                 yield coordinator
 
-    def turn(self, request: TurnRequest, draining: Callable[[], None] = _go_on) -> Turn:
+    def turn(self, request: TurnRequest) -> Turn:
         """The turn that a request asks for: enter it with `async with`.
 
-        `draining` is called whenever the request would go on waiting, and raises when it must not.
         Entering raises what `Admission.admit` raises.
         """
         if self._janitor.served(request.tenant):
@@ -90,8 +85,11 @@ class Coordinator:
             admission=self._admission,
             keeper=self._keeper,
             background=self._background,
-            draining=draining,
         )
+
+    def drain(self) -> None:
+        """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
+        self._admission.drain()
 
     async def delete_session(
         self, tenant: str, session_id: str, *, force: bool = False, receipts: bool = False

@@ -9,11 +9,13 @@ CoordinatorError
 │   ├── StaleGeneration       the conversation moved on meanwhile
 │   ├── SessionBusy           another turn holds the conversation: try again later
 │   ├── QueueFull             too many wait already: try again later
-│   └── LimitReached          the tenant runs as many turns as it may: try again later
+│   ├── LimitReached          the tenant runs as many turns as it may: try again later
+│   └── Draining              this replica is shutting down: try again, at another
 ├── TurnEnded              stop writing: the turn is not the caller's any more
 │   ├── LeaseLost             its lease ran out or somebody else took the conversation
 │   └── TurnCancelled         it was asked to stop
 ├── StoreUnavailable       the store cannot serve and nothing was dispatched; safe to send again
+│   └── StoreFull             it takes nothing new; what it holds can still be read
 ├── CommitUnconfirmed      dispatched, and nobody can say yet whether it was recorded
 └── ScriptError            a bug, or a key of ours holding what we did not write
 """
@@ -71,6 +73,10 @@ class LimitReached(RetryLater):
     """The tenant runs as many turns as it may."""
 
 
+class Draining(Refused):
+    """This replica is shutting down: it starts nothing new and lets nobody wait."""
+
+
 class TurnEnded(CoordinatorError):
     """The turn is not the caller's any more: stop its work, write nothing."""
 
@@ -85,6 +91,10 @@ class TurnCancelled(TurnEnded):
 
 class StoreUnavailable(CoordinatorError):
     """The store cannot serve. Raised only while nothing was dispatched: the same call may be sent again."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store is out of memory and takes nothing new."""
 
 
 class CommitUnconfirmed(CoordinatorError):

@@ -45,6 +45,11 @@ class Mailbox:
         finally:
             del self._wanted[turn]
 
+    def wake_all(self) -> None:
+        """Sets every event, so that whoever waits looks again."""
+        for event in self._wanted.values():
+            event.set()
+
     async def _listen(self) -> None:
         while True:
             client = self._store.listener()

@@ -116,6 +116,16 @@ class Steps:
                 return Word(word.decode())
         _unknown("turn_begin", reply)
 
+    async def key_record(self, tenant: str, digest: str) -> tuple[str, Seen] | None:
+        """The fingerprint under a key, and the turn it names; None for a key that is free. A plain read."""
+        facts = await self._store.execute(
+            "HMGET", TenantKeys(tenant).idempotency(digest), "fingerprint", "turn", "cid", "session", "state"
+        )
+        if facts[1] is None:
+            return None
+        fingerprint, turn, cid, session, state = (fact.decode() for fact in facts)
+        return fingerprint, Seen(turn, cid, session, cast("TurnState", state))
+
     async def turn_status(self, tenant: str, turn: str, cid: str, digest: str) -> TurnView | None:
         """The turn as it is told to everybody from here on; None when there is no record of it."""
         settings, keys = self._settings, TenantKeys(tenant)

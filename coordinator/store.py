@@ -19,7 +19,7 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from coordinator.errors import ScriptError, StoreUnavailable
+from coordinator.errors import ScriptError, StoreFull, StoreUnavailable
 from coordinator.scripts import Script, Value
 from coordinator.settings import Settings
 
@@ -161,7 +161,7 @@ class Store:
         """Sends what is pending until nothing is. Runs in a task of its own, so no caller's cancellation can leave a
         reply unread on the connection."""
         while self._pending:
-            batch = []
+            batch: list[tuple[tuple[Value, ...], asyncio.Future[Any]]] = []
             while self._pending and len(batch) < _BATCH:
                 command, future = self._pending.popleft()
                 if not future.done():  # its caller has given up: never sent, so never carried out
@@ -187,7 +187,9 @@ def _translated(error: Exception) -> Exception:
     """The error of this library for one of the client's."""
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)):
         return StoreUnavailable("the store cannot be reached")
-    if isinstance(error, (exceptions.ReadOnlyError, exceptions.OutOfMemoryError, exceptions.NoPermissionError)):
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return StoreFull("the store is full")
+    if isinstance(error, (exceptions.ReadOnlyError, exceptions.NoPermissionError)):
         return StoreUnavailable(f"the store cannot serve: {type(error).__name__}")
     if isinstance(error, exceptions.ResponseError):
         text = str(error)

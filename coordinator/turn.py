@@ -1,7 +1,7 @@
 """One turn, from its admission to its end: `async with coordinator.turn(request) as turn`."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Literal, Self
@@ -37,7 +37,6 @@ class Turn:
         admission: Admission,
         keeper: Keeper,
         background: Background,
-        draining: Callable[[], None],
     ) -> None:
         self.id = new_turn()
         """The turn's token, 32 hex."""
@@ -47,7 +46,6 @@ class Turn:
         self._admission = admission
         self._keeper = keeper
         self._background = background
-        self._draining = draining
         self._attempt = admission.attempt(request, self.id)
         self._tenant = request.tenant
         self._grant: Granted | None = None
@@ -88,7 +86,7 @@ class Turn:
         return physical_scope(self._tenant, self.grant.session_id, self.grant.nonce)
 
     async def __aenter__(self) -> Self:
-        admitted = await self._admission.admit(self._attempt, self._draining)
+        admitted = await self._admission.admit(self._attempt)
         if isinstance(admitted, Replay):
             self.replay, self._settled = admitted, True
             return self
@@ -177,30 +175,39 @@ class Turn:
         events: Sequence[bytes],
         state: Literal["completed", "failed"],
     ) -> None:
-        while True:
-            try:
-                answer = await self._steps.turn_finish(
-                    self._tenant,
-                    self.id,
-                    self._attempt.target.cid,
-                    self.fence,
-                    digest=self._attempt.digest,
-                    state=state,
-                    result=result,
-                    kept=self._form(result, events),
-                    first=self._event_count + 1,
-                    events=events,
-                    messages=messages if self.grant.history_kept else (),
-                )
-                break
-            except StoreUnavailable as error:
-                if self._kept is None or monotonic() > self._kept.deadline:
-                    raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from error
-                await asyncio.sleep(_RETRY_S)
+        while (answer := await self._try_commit(result, messages, events, state)) is None:
+            await asyncio.sleep(_RETRY_S)
         if answer != "finished":
             self._raise_ended(answer)
         self._settled = True
         self._keeper.release(self.id)
+
+    async def _try_commit(
+        self,
+        result: Result,
+        messages: Sequence[bytes],
+        events: Sequence[bytes],
+        state: Literal["completed", "failed"],
+    ) -> Literal["finished"] | Ended | Word | None:
+        """None: the store did not answer, and there is time to try again."""
+        try:
+            return await self._steps.turn_finish(
+                self._tenant,
+                self.id,
+                self._attempt.target.cid,
+                self.fence,
+                digest=self._attempt.digest,
+                state=state,
+                result=result,
+                kept=self._form(result, events),
+                first=self._event_count + 1,
+                events=events,
+                messages=messages if self.grant.history_kept else (),
+            )
+        except StoreUnavailable as error:
+            if self._kept is None or monotonic() > self._kept.deadline:
+                raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from error
+            return None
 
     def _form(self, result: Result, events: Sequence[bytes]) -> KeptForm:
         most = self._settings.max_stored_bytes

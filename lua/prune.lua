@@ -11,11 +11,12 @@
 -- ARGV[2] lease_ms      length of a lease
 -- ARGV[3] vouch_ms      how long a waiter counts after it asked
 -- ARGV[4...] cids       the conversations, in the order of the keys
--- -> {'pruned', now, count}
+-- -> {'pruned', now, count}     how many of them are gone, by this or an earlier sending
 
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
 
@@ -36,14 +37,21 @@ local count = 0
 for i = 4, #ARGV do
   local cid, at = ARGV[i], 5 + 5 * (i - 4)
   local conversation, live, turns, queue, messages = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
-  local retired = redis.call('HGET', conversation, 'session') == ''
-  local since = tonumber(redis.call('ZSCORE', retired and tombstones or sessions, cid) or now + 1)
-  local alive, waiters = split_live(live, running, now, lease_ms)[1], split_waiters(queue, waiting, now, vouch_ms)[1]
-  if since <= now - horizon_ms and not alive and not waiters then
-    redis.call('UNLINK', conversation, live, turns, queue, messages)
-    redis.call('ZREM', sessions, cid)
-    redis.call('ZREM', tombstones, cid)
-    count = count + 1
+  local since = tonumber(redis.call('ZSCORE', sessions, cid) or redis.call('ZSCORE', tombstones, cid) or nil)
+  if not since then
+    count = count + 1 - redis.call('EXISTS', conversation)
+  elseif since <= now - horizon_ms then
+    local alive, dead = split_live(live, running, now, lease_ms)
+    local waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
+    if not alive[1] and not waiters[1] then
+      -- Their leases go too: the same id may be opened again, and they must not be its turns.
+      for _, turn in ipairs(dead) do redis.call('ZREM', running, turn) end
+      leave_queue(queue, waiting, gone)
+      redis.call('UNLINK', conversation, live, turns, queue, messages)
+      redis.call('ZREM', sessions, cid)
+      redis.call('ZREM', tombstones, cid)
+      count = count + 1
+    end
   end
 end
 return {'pruned', now, count}

@@ -33,6 +33,7 @@
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
 
@@ -51,14 +52,18 @@ expect('list', messages)
 
 local found = redis.call('HMGET', conversation, 'session', 'ended_token', 'holder')
 if found[2] == token then
-  return {'deleted', now, {}}
+  local stopping = {}
+  for _, turn in ipairs(redis.call('ZRANGE', leftovers, 0, -1)) do
+    if redis.call('SISMEMBER', cancelling, turn) == 1 then stopping[#stopping + 1] = turn end
+  end
+  return {'deleted', now, stopping}
 elseif found[1] ~= session then
   return {'not_found', now}
 end
 local alive, dead = split_live(live, running, now, lease_ms)
 local waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
 if not force and (alive[1] or waiters[1]) then
-  return {'busy', now, found[3] or '', alive[1] and lease_left(running, alive[1], now, lease_ms) or 0}
+  return {'busy', now, found[3] or '', alive[1] and lease_left(running, alive[1], now) or 0}
 end
 
 redis.call('HSET', conversation, 'session', '', 'generation', digits(generation + 1), 'nonce', ARGV[7],

@@ -30,6 +30,7 @@
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/queue
 --- @include lib/settle
 

@@ -51,6 +51,7 @@
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
 
@@ -78,10 +79,11 @@ for _, key in ipairs({live, retired}) do expect('set', key) end
 expect('list', messages)
 if idempotency then expect('hash', idempotency) end
 
-local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder')
+local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
+integer(found[7] or '0', 'arrivals')
 
 local function granted()
   local transcript = history == 'store' and redis.call('LRANGE', messages, 0, -1) or {}
@@ -134,6 +136,7 @@ end
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
+  history = ARGV[8]
   session = named ~= '' and named or 'ses_' .. cid .. '_' .. digits(generation) .. '_' .. nonce
 end
 
@@ -145,15 +148,12 @@ if exclusive then
   waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
   if alive[1] or place > 1 then
-    local left_ms = alive[1] and lease_left(running, alive[1], now, lease_ms) or 0
+    local left_ms = alive[1] and lease_left(running, alive[1], now) or 0
     if policy ~= 'wait' then
       return refused('busy', now, holder, left_ms)
     end
     if not waiters[place] and #waiters >= queue_limit then
       return {'full', now}
-    end
-    if alive[1] then
-      redis.call('ZADD', running, 'XX', digits(now + left_ms), alive[1])
     end
     leave_queue(queue, waiting, gone)
     if not waiters[place] then
@@ -165,6 +165,7 @@ if exclusive then
 end
 
 -- 7 The tenant's cap: a newcomer is turned away, the head of a queue keeps its place.
+if max_running > 0 then shorten(running, now, lease_ms) end
 if max_running > 0 and redis.call('ZCOUNT', running, '(' .. digits(now), '+inf') >= max_running then
   if redis.call('ZSCORE', queue, me) then
     redis.call('ZADD', waiting, digits(now + vouch_ms), turn)

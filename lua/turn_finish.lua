@@ -33,10 +33,12 @@
 -- -> {'ended', now, state}      it had ended otherwise; nothing written
 -- -> {'cancelled', now}         it was asked to stop and is fenced; nothing written
 -- -> {'lost', now}              it is not the caller's any more; nothing written
+-- -> {'gap', now, last}         events between last and first are missing; nothing written
 
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/queue
 --- @include lib/standing
 --- @include lib/settle
@@ -49,6 +51,9 @@ local record_ms, key_ms = integer(ARGV[10], 'record_ms'), integer(ARGV[11], 'key
 local vouch_ms, mailboxes = integer(ARGV[12], 'vouch_ms'), ARGV[13]
 local first, event_count = integer(ARGV[14], 'first'), integer(ARGV[15], 'event_count')
 local status = integer(ARGV[5], 'status')
+if event_count < 0 or event_count > #ARGV - 15 then
+  error('event_count is not how many there are: ' .. ARGV[15])
+end
 local now = store_ms()
 
 for _, key in ipairs({conversation, record}) do expect('hash', key) end
@@ -66,6 +71,9 @@ elseif word ~= 'held' then
 end
 local last = integer(redis.call('HGET', record, 'events') or '0', 'events')
 integer(redis.call('HGET', conversation, 'turns') or '0', 'turns')
+if kept == 'events' and first > last + 1 then
+  return {'gap', now, last}
+end
 
 if kept == 'events' then
   for i = 16 + last + 1 - first, 15 + event_count do

@@ -23,6 +23,7 @@
 --- @include lib/clock
 --- @include lib/expect
 --- @include lib/number
+--- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
 --- @include lib/settle
@@ -45,7 +46,8 @@ if not state then
   redis.call('SREM', cancelling, turn)
   return {'unknown', now}
 end
-local left_ms = lease_left(running, turn, now, lease_ms)
+shorten(running, now, lease_ms)
+local left_ms = lease_left(running, turn, now)
 if state == 'running' and left_ms == 0 then
   local stopped = redis.call('SISMEMBER', cancelling, turn) == 1
   settle({record = record, events = events, live = live, turns = turns, running = running, cancelling = cancelling,

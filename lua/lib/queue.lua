@@ -1,10 +1,13 @@
 -- Splits the waiters of a conversation, in order of arrival, into those that are still vouched for and those that are
--- gone. A vouch further away than it can be was written before the clock stepped back: it counts as gone.
+-- gone.
 local function split_waiters(queue, waiting, now, vouch_ms)
-  local alive, gone = {}, {}
-  for _, member in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+  local alive, gone, members = {}, {}, redis.call('ZRANGE', queue, 0, -1)
+  if members[1] then
+    shorten(waiting, now, vouch_ms)
+  end
+  for _, member in ipairs(members) do
     local until_ms = tonumber(redis.call('ZSCORE', waiting, string.match(member, '^[^@]*')) or 0)
-    local side = until_ms > now and until_ms <= now + vouch_ms and alive or gone
+    local side = until_ms > now and alive or gone
     side[#side + 1] = member
   end
   return alive, gone

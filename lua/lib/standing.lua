@@ -2,14 +2,15 @@
 -- Returns 'held'; or 'ended' and the state it ended in; or 'cancelled' (it was asked to stop); or 'lost'.
 local function standing(record, conversation, running, cancelling, turn, fence)
   local found = redis.call('HMGET', record, 'state', 'fence', 'session')
-  if not found[1] or found[2] ~= fence then
+  if found[1] and found[2] ~= fence then
     return 'lost'
   end
-  if found[1] ~= 'running' then
+  if found[1] and found[1] ~= 'running' then
     return 'ended', found[1]
   end
-  if redis.call('ZSCORE', running, turn) and redis.call('HGET', conversation, 'session') == found[3] then
+  if found[3] and redis.call('ZSCORE', running, turn) and redis.call('HGET', conversation, 'session') == found[3] then
     return 'held'
   end
+  -- Also without a record: what is left of a deleted session's turns may be erased before they noticed.
   return redis.call('SISMEMBER', cancelling, turn) == 1 and 'cancelled' or 'lost'
 end
