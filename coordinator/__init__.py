@@ -1,4 +1,4 @@
-"""Makes the replicas of an LLM gateway behave as one: sessions, turns and idempotency keys in Redis, decided atomically."""
+"""Makes the replicas of an LLM gateway behave as one: sessions, turns and keys in Redis, decided atomically."""
 
 from coordinator.coordinator import Coordinator
 from coordinator.errors import (

@@ -8,8 +8,19 @@ from time import monotonic
 
 from coordinator.background import Background
 from coordinator.errors import (
-    AdmissionConflict, Draining, IdempotencyExpired, LeaseLost, LimitReached, QueueFull, SessionBusy, SessionNotFound,
-    StaleGeneration, StoreFull, StoreUnavailable, TurnCancelled, UnknownExecution,
+    AdmissionConflict,
+    Draining,
+    IdempotencyExpired,
+    LeaseLost,
+    LimitReached,
+    QueueFull,
+    SessionBusy,
+    SessionNotFound,
+    StaleGeneration,
+    StoreFull,
+    StoreUnavailable,
+    TurnCancelled,
+    UnknownExecution,
 )  # fmt: skip
 from coordinator.identity import Target, key_digest, new_nonce, target_of
 from coordinator.mailbox import Mailbox
@@ -49,6 +60,7 @@ class Admission:
         self._draining = False
 
     def attempt(self, request: TurnRequest, turn: str) -> Attempt:
+        """The request on its way, under the turn's token."""
         digest = key_digest(request.idempotency_key) if request.idempotency_key is not None else ""
         return Attempt(request, turn, target_of(request.tenant, request.address), digest)
 
@@ -239,4 +251,6 @@ class Admission:
     @staticmethod
     def _busy(outcome: Busy | Queued) -> SessionBusy:
         # The lease is only an upper bound of what is left: a turn usually ends long before, so ask again soon.
-        return SessionBusy("another turn is running in this session", max(1, min(outcome.left_ms // 1000, 5)), outcome.holder)
+        return SessionBusy(
+            "another turn is running in this session", max(1, min(outcome.left_ms // 1000, 5)), outcome.holder
+        )

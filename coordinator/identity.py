@@ -1,8 +1,8 @@
 """Who a request belongs to: addresses, conversation ids, session ids, digests.
 
 A conversation id (`cid`) is a kind letter and 24 hex of SHA-256 over length-prefixed parts: `i` found by its opening,
-`d` declared by (source, key), `x` named by the client, `m` minted. A session id of ours is `ses_<cid>_<generation>_<nonce>`;
-an id that a client chose is its own session id.
+`d` declared by (source, key), `x` named by the client, `m` minted. A session id of ours is
+`ses_<cid>_<generation>_<nonce>`; an id that a client chose is its own session id.
 """
 
 import re
@@ -79,6 +79,7 @@ class Target:
 
     @property
     def kind(self) -> Kind:
+        """The kind of conversation: how it is found."""
         return self.cid[0]  # type: ignore[return-value]  # every cid is made below or matched by _OURS
 
     @property

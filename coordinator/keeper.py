@@ -89,6 +89,7 @@ class Keeper:
 
     @property
     def count(self) -> int:
+        """Leases in care."""
         return len(self._kept)
 
     async def _tick(self) -> None:

@@ -160,4 +160,5 @@ class Replay:
 
     @property
     def session_id(self) -> str:
+        """The session that the answer was given in; it may be retired since."""
         return self.turn.session_id

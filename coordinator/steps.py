@@ -9,12 +9,20 @@ from coordinator.errors import ScriptError
 from coordinator.identity import Target
 from coordinator.keys import MAILBOXES, TenantKeys
 from coordinator.outcomes import (
-    Busy, Ended, Granted, Late, Queued, Result, Seen, TurnState, TurnView, Word,
+    Busy,
+    Ended,
+    Granted,
+    Late,
+    Queued,
+    Result,
+    Seen,
+    TurnState,
+    TurnView,
+    Word,
 )  # fmt: skip
 from coordinator.scripts import load
 from coordinator.settings import Settings
 from coordinator.store import Store, StoreClock
-
 
 Begun = Granted | Seen | Queued | Busy | Ended | Late | Word
 Kept = Literal["events", "body", "none"]
@@ -268,7 +276,7 @@ class Steps:
         state: Literal["refused", "cancelled", "interrupted", "failed"],
         refusal: Result | None = None,
     ) -> Literal["abandoned"] | Ended | Word:
-        """Ends the turn without an answer, takes it out of the queue, or takes back a grant (`fence` None: not known)."""
+        """Ends the turn without an answer, takes it out of the queue, or takes back a grant (`fence` None: unknown)."""
         settings, keys, answer = self._settings, TenantKeys(tenant), refusal or _NO_RESULT
         reply = await self._run(
             "turn_abandon",

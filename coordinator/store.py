@@ -8,7 +8,6 @@ import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -93,6 +92,7 @@ class Store:
 
     @property
     def embedded(self) -> bool:
+        """Whether it lives inside this process, and forgets."""
         return self._server is not None
 
     async def __aenter__(self) -> Self:
@@ -161,13 +161,7 @@ class Store:
         """Sends what is pending until nothing is. Runs in a task of its own, so no caller's cancellation can leave a
         reply unread on the connection."""
         while self._pending:
-            batch: list[tuple[tuple[Value, ...], asyncio.Future[Any]]] = []
-            while self._pending and len(batch) < _BATCH:
-                command, future = self._pending.popleft()
-                if not future.done():  # its caller has given up: never sent, so never carried out
-                    batch.append((command, future))
-            if not batch:
-                return
+            batch = self._next_batch()
             try:
                 async with self._client.pipeline(transaction=False) as pipeline:
                     for command, _ in batch:
@@ -181,6 +175,14 @@ class Store:
             for (_, future), reply in zip(batch, replies, strict=True):
                 if not future.done():
                     future.set_result(reply)
+
+    def _next_batch(self) -> list[tuple[tuple[Value, ...], "asyncio.Future[Any]"]]:
+        batch: list[tuple[tuple[Value, ...], asyncio.Future[Any]]] = []
+        while self._pending and len(batch) < _BATCH:
+            command, future = self._pending.popleft()
+            if not future.done():  # else its caller has given up: never sent, so never carried out
+                batch.append((command, future))
+        return batch
 
 
 def _translated(error: Exception) -> Exception:
@@ -209,6 +211,7 @@ class StoreClock:
 
     @property
     def known(self) -> bool:
+        """Whether a reply has told the time yet."""
         return self._offset_ms is not None
 
     def observe(self, store_ms: int, received: float | None = None) -> None:

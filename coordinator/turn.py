@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 from coordinator.admission import Admission
 from coordinator.background import Background, until_done
@@ -23,9 +23,9 @@ _EXIT_S = 2.0  # how long leaving the block waits for the release before it goes
 class Turn:
     """A turn of a conversation, held under a lease while the block runs.
 
-    On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving the
-    block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When the
-    lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost` or `TurnCancelled`.
+    On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving
+    the block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When
+    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost` or `TurnCancelled`.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Turn:
 
     @property
     def session_id(self) -> str:
+        """The session that the turn, or the answer replayed, belongs to."""
         return self.replay.session_id if self.replay else self.grant.session_id
 
     @property
@@ -113,33 +114,39 @@ class Turn:
             await self._end(error)
         self._settled = True
         self._keeper.release(self.id)
-        if self._cancel_sent and self._task and self._task.uncancel() <= self._cancelling:
-            if kind is asyncio.CancelledError:
-                raise self._loss() from None
+        ours = self._cancel_sent and self._task is not None and self._task.uncancel() <= self._cancelling
+        if ours and kind is asyncio.CancelledError:
+            raise self._loss() from None
 
     async def append(self, events: Sequence[bytes]) -> None:
-        """Puts events into the turn's log, before its client sees them. An answer too large for the store loses its log.
+        """Puts events into the turn's log, before its client sees them. An answer too large loses its log.
+
+        Goes on through short absences of the store.
 
         Raises:
             LeaseLost, TurnCancelled: the turn is not the caller's any more.
-            CommitUnconfirmed: the store did not confirm.
         """
         self._event_bytes += sum(map(len, events))
         if self._event_bytes > self._settings.max_stored_bytes:
             return
+        while (answer := await self._try_append(events)) is None:
+            await asyncio.sleep(_RETRY_S)
+        if not isinstance(answer, int):
+            self._raise_ended(answer)
+        self._event_count += len(events)
+
+    async def _try_append(self, events: Sequence[bytes]) -> int | Ended | Word | None:
+        """None: the store did not answer. The keeper ends the turn, should that last as long as the lease."""
         sent, first = monotonic(), self._event_count + 1
         try:
             answer = await self._steps.turn_append(
                 self._tenant, self.id, self._attempt.target.cid, self.fence, first, events
             )
-        except StoreUnavailable as error:
-            raise CommitUnconfirmed("the store did not confirm the turn's events") from error
-        if isinstance(answer, int):
-            self._event_count += len(events)
-            if self._kept:
-                self._kept.deadline = sent + self._settings.lease_ms / 1000
-            return
-        self._raise_ended(answer)
+        except StoreUnavailable:
+            return None
+        if isinstance(answer, int) and self._kept:
+            self._kept.deadline = sent + self._settings.lease_ms / 1000
+        return answer
 
     async def finish(
         self,
@@ -164,7 +171,7 @@ class Turn:
             raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from None
 
     async def refuse(self, refusal: Result | None = None) -> None:
-        """Ends a turn of which it is certain that nothing ran: its key is free again. Those who joined get the refusal."""
+        """Ends a turn of which it is certain that nothing ran: its key is free again. Who joined gets the refusal."""
         self._settled = True
         await until_done(self._background.spawn(self._abandon("refused", refusal)), self._settings.patience_ms / 1000)
 
@@ -230,7 +237,7 @@ class Turn:
                 fence=self.fence,
                 digest=self._attempt.digest,
                 state=state,
-                refusal=refusal,
+                refusal=refusal if self._attempt.digest else None,  # without a key nobody can have joined
             )
 
         self._keeper.release(self.id)
@@ -252,6 +259,6 @@ class Turn:
             return TurnCancelled("the turn was asked to stop")
         return LeaseLost("the turn's lease was lost")
 
-    def _raise_ended(self, answer: Ended | Word | str) -> None:
+    def _raise_ended(self, answer: Ended | Word | str) -> NoReturn:
         self._lost = "cancelled" if answer in (Ended("cancelled"), Word("cancelled")) else "lost"
         raise self._loss()

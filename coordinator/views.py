@@ -22,6 +22,7 @@ class Views:
         self._steps = steps
 
     async def tenants(self) -> list[str]:
+        """All tenants that have used the store."""
         return sorted(name.decode() for name in await self._store.execute("SMEMBERS", TENANTS))
 
     async def session(self, tenant: str, session_id: str) -> SessionView:
@@ -128,7 +129,6 @@ def _entries(reply: Any) -> list[tuple[bytes, list[bytes]]]:
     """Stream entries, whether the client left them flat or made dictionaries of them."""
     found = []
     for entry_id, fields in reply:
-        if isinstance(fields, dict):
-            fields = [part for pair in fields.items() for part in pair]
-        found.append((entry_id, fields))
+        flat = [part for pair in fields.items() for part in pair] if isinstance(fields, dict) else fields
+        found.append((entry_id, flat))
     return found

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -148,7 +149,8 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application
-        return _Server(self.app._handle, request_factory=self.app._make_request, **self._kwargs)
+        handler: Any = self.app._handle  # takes the requests that the factory beside it makes
+        return _Server(handler, request_factory=self.app._make_request, **self._kwargs)
 
 
 async def serve(settings: GatewaySettings) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -12,13 +13,27 @@ from gateway_adapter.completions import Aggregator, assistant_message_of
 from gateway_adapter.errors import answer_of
 from gateway_adapter.event_stream import ClientStream, arriving, error_event
 from gateway_adapter.executors.base import (
-    JSON, Answer, UpstreamAuthFailed, UpstreamError, UpstreamFailed, UpstreamRefused, UpstreamUnavailable,
+    JSON,
+    Answer,
+    UpstreamAuthFailed,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamUnavailable,
 )  # fmt: skip
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.opening import opening_of
 from gateway_adapter.requests import (
-    ChatBody, TurnPolicy, idempotency_key, new_input, parse_chat, session_id, single_header, split_messages,
-    turn_policy, with_messages,
+    ChatBody,
+    TurnPolicy,
+    idempotency_key,
+    new_input,
+    parse_chat,
+    session_id,
+    single_header,
+    split_messages,
+    turn_policy,
+    with_messages,
 )  # fmt: skip
 from gateway_adapter.sse import DONE, is_done
 
@@ -43,6 +58,7 @@ class ChatRequest:
     """Those behind the last assistant message: what a session whose history is in the store has not seen."""
 
     def turn_request(self) -> TurnRequest:
+        """The same as the coordinator is asked. Raises InvalidRequest for an opening that is none."""
         return TurnRequest(
             tenant=self.tenant,
             address=Explicit(self.named) if self.named is not None else Implicit(opening_of(self.body.fields)),
@@ -72,6 +88,7 @@ async def parse(request: web.Request) -> ChatRequest:
 
 
 async def post(request: web.Request) -> web.StreamResponse:
+    """Answers with what the turn said, or what an earlier one with the same key said."""
     asked = await parse(request)
     wanted = asked.turn_request()
     client = ClientStream(request)
@@ -101,7 +118,7 @@ async def _run(request: web.Request, asked: ChatRequest, turn: Turn, client: Cli
             executor.chat(body, stream=asked.body.stream, headers={}) as answer,
         ):
             if answer.events is not None:
-                return await _stream(request, asked, turn, answer, client)
+                return await _stream(request, asked, turn, answer, answer.events, client)
             return await _json(request, asked, turn, answer)
     except (UpstreamRefused, UpstreamAuthFailed, UpstreamUnavailable) as refusal:
         # Nothing ran: the key is free again, and those who joined are told the same.
@@ -134,17 +151,21 @@ async def _json(request: web.Request, asked: ChatRequest, turn: Turn, answer: An
         headers=json.dumps(answer.headers).encode(),
     )
     await turn.finish(result, messages=_transcript(asked, assistant_message_of(result.body)))
-    return replays.json_response(request, result, context.session_headers(request))
+    return replays.json_response(request, result, context.answer_headers(request))
 
 
 async def _stream(
-    request: web.Request, asked: ChatRequest, turn: Turn, answer: Answer, client: ClientStream
+    request: web.Request,
+    asked: ChatRequest,
+    turn: Turn,
+    answer: Answer,
+    events: AsyncIterator[bytes],
+    client: ClientStream,
 ) -> web.StreamResponse:
-    assert answer.events is not None
     aggregator = Aggregator()
     last: list[bytes] = []
-    await client.open({**answer.headers, **context.session_headers(request)})
-    async with arriving(answer.events, _BATCH_S if asked.key else 0) as batches:
+    await client.open({**answer.headers, **context.answer_headers(request)})
+    async with arriving(events, _BATCH_S if asked.key else 0) as batches:
         async for batch in batches:
             for position, block in enumerate(batch, 1):
                 aggregator.add(block)
@@ -178,7 +199,7 @@ async def _fail(request: web.Request, turn: Turn, client: ClientStream, failure:
     if client.is_open:
         await client.send(last)
         return await client.close()
-    return replays.json_response(request, result, context.session_headers(request))
+    return replays.json_response(request, result, context.answer_headers(request))
 
 
 def _transcript(asked: ChatRequest, message: bytes | None) -> list[bytes]:

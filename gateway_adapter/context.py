@@ -7,12 +7,13 @@ from aiohttp import web
 
 from coordinator import Coordinator
 from gateway_adapter.disconnects import Disconnects
+from gateway_adapter.errors import NO_RETRY
 from gateway_adapter.executors.base import Executor
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.settings import GatewaySettings
 
 COORDINATOR = web.AppKey("coordinator", Coordinator)
-EXECUTOR = web.AppKey("executor", Executor)  # type: ignore[type-abstract]  # the key only names the interface
+EXECUTOR = web.AppKey("executor", Executor)
 SETTINGS = web.AppKey("settings", GatewaySettings)
 DISCONNECTS = web.AppKey("disconnects", Disconnects)
 
@@ -39,6 +40,11 @@ def session_headers(request: web.Request) -> dict[str, str]:
     """The headers that tell the client its session."""
     session_id = request.get(SESSION)
     return {"X-Hermes-Session-Id": session_id} if session_id else {}
+
+
+def answer_headers(request: web.Request) -> dict[str, str]:
+    """The headers of whatever is sent after the dispatch: the session, and that the client is not to send it again."""
+    return {**session_headers(request), **NO_RETRY}
 
 
 def ended_by_disconnect(request: web.Request, *, resumable: bool) -> AbstractContextManager[None]:

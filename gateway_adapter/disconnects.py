@@ -39,7 +39,8 @@ class Disconnects:
     def cancelling(self, request: web.Request) -> Iterator[None]:
         """Cancels the running task when the request's client goes before the block ends."""
         task = asyncio.current_task()
-        assert task is not None  # a handler always runs in one
+        if task is None:
+            raise RuntimeError("a handler always runs in a task")
         self._watched[task] = request
         try:
             yield

@@ -4,8 +4,20 @@ import json
 from dataclasses import dataclass, field
 
 from coordinator import (
-    AdmissionConflict, CommitUnconfirmed, Draining, IdempotencyExpired, LeaseLost, LimitReached, QueueFull, RetryLater,
-    SessionBusy, SessionNotFound, StaleGeneration, StoreUnavailable, TurnCancelled, UnknownExecution,
+    AdmissionConflict,
+    CommitUnconfirmed,
+    Draining,
+    IdempotencyExpired,
+    LeaseLost,
+    LimitReached,
+    QueueFull,
+    RetryLater,
+    SessionBusy,
+    SessionNotFound,
+    StaleGeneration,
+    StoreUnavailable,
+    TurnCancelled,
+    UnknownExecution,
 )  # fmt: skip
 from gateway_adapter.executors.base import UpstreamAuthFailed, UpstreamFailed, UpstreamUnavailable
 from gateway_adapter.invalid import InvalidRequest
@@ -26,7 +38,14 @@ class ErrorAnswer:
 
     @property
     def body(self) -> bytes:
-        kind = "server_error" if self.status >= 500 else "rate_limit_error" if self.status == 429 else "invalid_request_error"
+        """The OpenAI error envelope."""
+        kind = (
+            "server_error"
+            if self.status >= 500
+            else "rate_limit_error"
+            if self.status == 429
+            else "invalid_request_error"
+        )
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()
 

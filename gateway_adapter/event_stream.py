@@ -28,6 +28,7 @@ class ClientStream:
 
     @property
     def is_open(self) -> bool:
+        """Whether the headers have been sent."""
         return self.response.prepared
 
     async def open(self, headers: Mapping[str, str]) -> None:
@@ -37,7 +38,7 @@ class ClientStream:
             await self.response.prepare(self._request)
 
     async def send(self, blocks: Sequence[bytes]) -> None:
-        """Sends events as they are. A client that has gone is no error: who watches it decides what becomes of the turn."""
+        """Sends events as they are. A client that has gone is no error: who watches it decides on the turn."""
         if is_gone(self._request):
             return
         with contextlib.suppress(ConnectionError):

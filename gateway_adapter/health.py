@@ -10,6 +10,7 @@ DRAINING = web.AppKey("draining", list[bool])
 
 
 async def healthz(_: web.Request) -> web.Response:
+    """The process answers."""
     return web.json_response({"status": "ok"})
 
 

@@ -7,6 +7,7 @@ from gateway_adapter.executors.base import UpstreamError
 
 
 async def get(request: web.Request) -> web.Response:
+    """The list as the executor gives it."""
     try:
         answer = await request.app[context.EXECUTOR].models()
     except UpstreamError as error:

@@ -1,4 +1,4 @@
-"""Recorded answers as HTTP: replays of earlier answers in either form, and what is recorded of refusals and failures."""
+"""Recorded answers as HTTP: replays in either form, and what is recorded of refusals and failures."""
 
 import json
 
@@ -7,7 +7,7 @@ from aiohttp import web
 from coordinator import Replay, Result
 from gateway_adapter import context
 from gateway_adapter.completions import as_events
-from gateway_adapter.errors import NO_RETRY, RETRY, ErrorAnswer, answer_of
+from gateway_adapter.errors import INTERNAL, NO_RETRY, RETRY, ErrorAnswer, answer_of
 from gateway_adapter.event_stream import ClientStream
 from gateway_adapter.executors.base import UpstreamFailed, UpstreamRefused
 from gateway_adapter.requests import ChatBody
@@ -22,7 +22,9 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
     if view.state == "refused":
         return json_response(request, result, session)
     if asked.stream:
-        if view.kept == "events" and await _resend(request, client, replay, {**headers_of(result), **session, **REPLAYED}):
+        if view.kept == "events" and await _resend(
+            request, client, replay, {**headers_of(result), **session, **REPLAYED}
+        ):
             return await client.close()
         if view.state == "completed":
             await client.open({**headers_of(result), **session, **REPLAYED})
@@ -45,7 +47,12 @@ def json_response(request: web.Request, result: Result, headers: dict[str, str])
     return web.Response(
         status=result.status,
         body=result.body,
-        headers={**headers_of(result), **context.session_headers(request), **headers, "Content-Type": result.content_type},
+        headers={
+            **headers_of(result),
+            **context.session_headers(request),
+            **headers,
+            "Content-Type": result.content_type,
+        },
     )
 
 
@@ -62,9 +69,7 @@ def result_of(error: ErrorAnswer) -> Result:
 def refusal_of(refusal: Exception) -> Result:
     """What the client of a turn that never ran is told: the upstream's own words where they are for the client."""
     if not isinstance(refusal, UpstreamRefused):
-        error = answer_of(refusal)
-        assert error is not None
-        return result_of(error)
+        return result_of(answer_of(refusal) or INTERNAL)
     headers = dict(refusal.headers)
     if refusal.status in (429, 503):
         headers.setdefault("retry-after", RETRY["Retry-After"])
@@ -81,9 +86,7 @@ def refusal_of(refusal: Exception) -> Result:
 
 def failure_of(failure: Exception) -> ErrorAnswer:
     """What the client of a turn that failed after its dispatch is told."""
-    error = answer_of(failure if isinstance(failure, UpstreamFailed) else UpstreamFailed(str(failure)))
-    assert error is not None
-    return error
+    return answer_of(failure if isinstance(failure, UpstreamFailed) else UpstreamFailed(str(failure))) or INTERNAL
 
 
 def _failed() -> Result:

@@ -24,6 +24,7 @@ async def list_sessions(request: web.Request) -> web.Response:
 
 
 async def get_session(request: web.Request) -> web.Response:
+    """One session, with its live turns."""
     view = await _coordinator(request).session(request[context.TENANT], _id(request))
     return web.json_response(session_json(view))
 

@@ -26,7 +26,7 @@ def _folder() -> Traversable:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One atomic step. `keys` and `args` are the names its header lists, in order; the tails are the open-ended last ones."""
+    """One atomic step. `keys` and `args` are the names its header lists, in order; the tails are open-ended."""
 
     name: str
     text: str
@@ -40,7 +40,11 @@ class Script:
     args_tail: str | None
 
     def order(
-        self, keys: Mapping[str, str | None], args: Mapping[str, Value], tail_keys: Sequence[str] = (), tail: Sequence[Value] = ()
+        self,
+        keys: Mapping[str, str | None],
+        args: Mapping[str, Value],
+        tail_keys: Sequence[str] = (),
+        tail: Sequence[Value] = (),
     ) -> tuple[int, list[Value]]:
         """Number of keys, then keys and arguments in the header's order. A last key that is None is left out.
 

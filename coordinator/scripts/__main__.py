@@ -1,4 +1,4 @@
-"""`python -m coordinator.scripts NAME` prints a script expanded, with line numbers; `--check` checks the form of all."""
+"""`python -m coordinator.scripts NAME` prints a script expanded, with line numbers; `--check` checks them all."""
 
 import re
 import sys
@@ -19,15 +19,15 @@ def problems(script: Script) -> list[str]:
             found.append(f"{table} must be numbered 1, 2, 3, ... in the header")
     listed = set(re.findall(r"^-- -> \{'(\w+)'", script.text, re.MULTILINE))
     body = script.text[script.text.index("\n\n") :]
-    for word in set(re.findall(r"(?:return|and|or) \{'(\w+)'|refused\('(\w+)'", body)):
-        if (said := word[0] or word[1]) not in listed:
-            found.append(f"reply '{said}' is not in the header")
+    said = {first or second for first, second in re.findall(r"(?:return|and|or) \{'(\w+)'|refused\('(\w+)'", body)}
+    found += [f"reply '{word}' is not in the header" for word in sorted(said - listed)]
     if re.search(r"\bcjson|math\.random|os\.|cmsgpack", body):
         found.append("bodies are opaque and chance is the caller's: no cjson, cmsgpack, math.random")
     return found
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command; returns its exit code."""
     if arguments == ["--check"]:
         found = [f"lua/{name}.lua: {problem}" for name in names() for problem in problems(load(name))]
         print("\n".join(found) or f"{len(names())} scripts are in form")

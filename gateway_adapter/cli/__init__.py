@@ -1,0 +1,43 @@
+"""The command `session-coordinator`."""
+
+import io
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from gateway_adapter.cli import inspect, keys
+from gateway_adapter.cli.serve import serve
+
+_NAME = "session-coordinator"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command with these arguments (default: the process's own) and returns its exit code.
+
+    0: done. 1: refused or failed. 2: asked wrongly. What went wrong is one line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an id may have characters that the terminal has not
+    try:
+        return _commands()(args=arguments, prog_name=_NAME, standalone_mode=False) or 0
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        message = error.format_message().replace("Value error, ", "")  # how typer's validation begins our sentences
+        if message:  # empty when the help was shown instead
+            sys.stderr.write(f"{context.command_path if context else _NAME}: {' '.join(message.splitlines())}\n")
+        return error.exit_code
+
+
+def _commands() -> typer.Typer:
+    commands = typer.Typer(
+        help="One conversation, one turn at a time, over any number of gateway replicas that share a store.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,  # they print local variables, keys among them
+    )
+    commands.command(rich_help_panel="Gateway")(serve)
+    keys.add_to(commands)
+    inspect.add_to(commands)
+    return commands

@@ -1,0 +1,171 @@
+"""The options of all verbs, each defined once. A flag `--lease-ttl` is also COORDINATOR_LEASE_TTL; empty means unset."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from coordinator import Settings
+from gateway_adapter.auth import INLINE
+from gateway_adapter.cli.values import duration, duration_text, size, size_text, store_url, tenant_name, wire_id
+from gateway_adapter.settings import GatewaySettings
+
+COORDINATOR = Settings(replica="defaults")
+GATEWAY = GatewaySettings(coordinator=COORDINATOR)
+LOCAL_STORE = "redis://127.0.0.1:6379/0"
+
+_LISTENING, _BEHIND, _TURNS, _KEPT, _LIMITS = "Listening", "Store and upstream", "Turns", "What is kept", "Limits"
+
+
+def _flag(name: str, help: str, panel: str | None = None, **details: Any) -> Any:
+    variable = "COORDINATOR_" + name.upper().replace("-", "_")
+    return typer.Option(f"--{name}", help=help, rich_help_panel=panel, envvar=variable, **details)
+
+
+def _accepted(field: str) -> Callable[[Any], Any]:
+    """Asks the coordinator's settings whether they take the value, so that a refusal names the flag."""
+
+    def accepted(value: Any) -> Any:
+        try:
+            replace(COORDINATOR, **{field: value})
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return value
+
+    return accepted
+
+
+def _duration(name: str, help: str, panel: str, default_ms: int, field: str | None = None) -> Any:
+    callback = _accepted(field) if field else None
+    shown = duration_text(default_ms)
+    return _flag(name, help, panel, parser=duration, metavar="DURATION", show_default=shown, callback=callback)
+
+
+def _size(name: str, help: str, default_bytes: int) -> Any:
+    return _flag(name, help, _LIMITS, parser=size, metavar="SIZE", show_default=size_text(default_bytes))
+
+
+def _secret(variable: str) -> Any:
+    """An option only in name: from the environment, because everybody on a machine can read its command lines."""
+
+    def from_environment(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+        source = context.get_parameter_source(parameter.name)
+        if value is not None and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"a command line is no place for a secret: set {variable}")
+        return value
+
+    name = variable.removeprefix("COORDINATOR_").lower().replace("_", "-")
+    return _flag(name, "", hidden=True, callback=from_environment)
+
+
+# Shared by all verbs that ask a store.
+
+TenantName = Annotated[str, typer.Option("--tenant", help="Whose.", metavar="NAME", parser=tenant_name)]
+SomeTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", help="Whose; without it, all that use the store.", metavar="NAME", parser=tenant_name),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", parser=wire_id)]
+AskedStore = Annotated[
+    str,
+    _flag(
+        "store",
+        "The store that the replicas share. An embedded:// store lives inside its gateway's process: from here it is empty.",
+        metavar="URL",
+        parser=store_url,
+    ),
+]
+
+# What a verb needs to know of the replicas' settings when it settles what a dead one left behind, and `serve` itself.
+
+LeaseTtl = Annotated[
+    int,
+    _duration("lease-ttl", "How long a dead replica blocks a conversation.", _TURNS, COORDINATOR.lease_ms, "lease_ms"),
+]
+ResultTtl = Annotated[
+    int,
+    _duration("result-ttl", "How long an answer can be replayed.", _KEPT, COORDINATOR.result_ttl_ms, "result_ttl_ms"),
+]
+KeyTtl = Annotated[
+    int, _duration("key-ttl", "How long a used Idempotency-Key stays used; 0 for ever.", _KEPT, COORDINATOR.key_ttl_ms)
+]
+SessionTtl = Annotated[
+    int, _duration("session-ttl", "How long an idle session is kept.", _KEPT, COORDINATOR.session_ttl_ms)
+]
+
+# Only for `serve`.
+
+Host = Annotated[str, _flag("host", "Address to listen at; without keys a loopback one.", _LISTENING)]
+Port = Annotated[int, _flag("port", "Port to listen at.", _LISTENING, min=1, max=65_535)]
+KeysFile = Annotated[
+    Path | None,
+    _flag(
+        "keys", "TOML file of the tenants' API keys; see `keys new`.", _LISTENING, metavar="FILE", show_default=False
+    ),
+]
+ApiKeysInline = Annotated[str | None, _secret(INLINE)]
+MaxBody = Annotated[int, _size("max-body", "The largest request body.", GATEWAY.max_body_bytes)]
+Store = Annotated[
+    str,
+    _flag(
+        "store",
+        "The store that all replicas share: redis://, rediss:// or unix://. The default forgets with the process.",
+        _BEHIND,
+        metavar="URL",
+        parser=store_url,
+    ),
+]
+Upstream = Annotated[
+    str | None,
+    _flag(
+        "upstream", "OpenAI-compatible base ending in /v1; without it, the built-in echo model.", _BEHIND, metavar="URL"
+    ),
+]
+UpstreamApiKey = Annotated[str | None, _secret("COORDINATOR_UPSTREAM_API_KEY")]
+UpstreamTimeout = Annotated[
+    int,
+    _duration("upstream-timeout", "The longest silence within an answer.", _BEHIND, GATEWAY.upstream_timeout_ms),
+]
+TurnPolicy = Annotated[
+    Literal["wait", "reject"], _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS)
+]
+TurnWait = Annotated[
+    int,
+    _duration("turn-wait", "The longest that a request waits for its conversation.", _TURNS, COORDINATOR.turn_wait_ms),
+]
+TurnLimit = Annotated[
+    int, _duration("turn-limit", "The longest that a turn may run.", _TURNS, COORDINATOR.turn_limit_ms, "turn_limit_ms")
+]
+QueueLimit = Annotated[int, _flag("queue-limit", "Requests that may wait for one conversation.", _TURNS, min=0)]
+InterruptedTurns = Annotated[
+    Literal["refuse", "rerun"],
+    _flag("interrupted-turns", "What a keyed retry gets whose first try died with its replica.", _TURNS),
+]
+ImplicitTurns = Annotated[
+    Literal["shared", "exclusive"],
+    _flag("implicit-turns", "Whether turns of header-less conversations run side by side.", _TURNS),
+]
+OnDisconnect = Annotated[
+    Literal["auto", "finish", "cancel"],
+    _flag("on-disconnect", "What becomes of a turn whose client is gone; auto finishes keyed ones.", _TURNS),
+]
+DrainTimeout = Annotated[
+    int,
+    _duration("drain-timeout", "How long running turns may take after SIGTERM.", _TURNS, GATEWAY.drain_timeout_ms),
+]
+Transcripts = Annotated[
+    Literal["managed", "all"],
+    _flag("transcripts", "Whose history the store keeps: sessions opened by id, or all.", _KEPT),
+]
+Source = Annotated[
+    str,
+    _flag("source", "The source of the conversations that requests open.", _KEPT, callback=_accepted("source")),
+]
+MaxRunning = Annotated[int, _flag("max-running", "Running turns a tenant may have; 0 for any number.", _LIMITS, min=0)]
+MaxStored = Annotated[int, _size("max-stored", "The largest answer kept for replay.", COORDINATOR.max_stored_bytes)]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], _flag("log-level", "The least that is logged, to stderr.")
+]
