@@ -37,7 +37,7 @@ local count = 0
 for i = 4, #ARGV do
   local cid, at = ARGV[i], 5 + 5 * (i - 4)
   local conversation, live, turns, queue, messages = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
-  local since = tonumber(redis.call('ZSCORE', sessions, cid) or redis.call('ZSCORE', tombstones, cid) or nil)
+  local since = tonumber(redis.call('ZSCORE', sessions, cid) or redis.call('ZSCORE', tombstones, cid))
   if not since then
     count = count + 1 - redis.call('EXISTS', conversation)
   elseif since <= now - horizon_ms then

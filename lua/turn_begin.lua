@@ -73,11 +73,11 @@ if now > not_after_ms then
   return {'late', now}
 end
 
-for _, key in ipairs({conversation, record}) do expect('hash', key) end
-for _, key in ipairs({turns, queue, running, waiting, sessions, tombstones}) do expect('zset', key) end
+-- The hashes are read below, ahead of the first write, and a read refuses another type by itself.
+local queued = expect('zset', queue)
+for _, key in ipairs({turns, running, waiting, sessions, tombstones}) do expect('zset', key) end
 for _, key in ipairs({live, retired}) do expect('set', key) end
 expect('list', messages)
-if idempotency then expect('hash', idempotency) end
 
 local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
@@ -176,27 +176,28 @@ end
 
 -- 8 The grant. The fence grows over pruning and total loss because the clock does.
 fence = math.max(fence + 1, now)
+local at, number = digits(now), digits(fence)
 if opens then
   redis.call('HSET', conversation, 'kind', string.sub(cid, 1, 1), 'history', history, 'source', ARGV[9], 'session', session,
-    'generation', digits(generation), 'nonce', nonce, 'created_ms', digits(now), 'turns', '0')
+    'generation', digits(generation), 'nonce', nonce, 'created_ms', at, 'turns', '0')
   redis.call('ZREM', tombstones, cid)
 end
-redis.call('HSET', conversation, 'fence', digits(fence), 'turn', turn, 'holder', replica, 'active_ms', digits(now))
-redis.call('ZADD', sessions, digits(now), cid)
+redis.call('HSET', conversation, 'fence', number, 'turn', turn, 'holder', replica, 'active_ms', at)
+redis.call('ZADD', sessions, at, cid)
 for _, other in ipairs(dead) do
   redis.call('ZREM', running, other)
   redis.call('SREM', live, other)
 end
-if exclusive then
+if exclusive and queued > 0 then
   gone[#gone + 1] = me
   leave_queue(queue, waiting, gone)
 end
 redis.call('SADD', live, turn)
 redis.call('ZADD', running, digits(now + lease_ms), turn)
-redis.call('ZREMRANGEBYSCORE', turns, '-inf', digits(now))
+redis.call('ZREMRANGEBYSCORE', turns, '-inf', at)
 redis.call('ZADD', turns, digits(now + record_ms), turn)
-redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', digits(fence),
-  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', digits(now))
+redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', number,
+  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', at)
 redis.call('PEXPIRE', record, digits(record_ms))
 if idempotency then
   redis.call('HSET', idempotency, 'fingerprint', fingerprint, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
