@@ -108,7 +108,7 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._committing:
+        if self._committing and not self._committing.done():
             await until_done(self._committing, _EXIT_S)
         if not self._settled and self._lost != "lost" and (not self._committing or self._lost == "cancelled"):
             await self._end(error)
@@ -165,10 +165,10 @@ class Turn:
             CommitUnconfirmed: not confirmed in time; it is still being tried until the lease ends.
         """
         self._committing = self._background.spawn(self._commit(result, messages, events, state))
-        try:
-            await asyncio.wait_for(asyncio.shield(self._committing), self._settings.commit_patience_ms / 1000)
-        except TimeoutError:
-            raise CommitUnconfirmed("the store did not confirm that the turn was recorded") from None
+        done, _ = await asyncio.wait({self._committing}, timeout=self._settings.commit_patience_ms / 1000)
+        if not done:
+            raise CommitUnconfirmed("the store did not confirm that the turn was recorded")
+        self._committing.result()
 
     async def refuse(self, refusal: Result | None = None) -> None:
         """Ends a turn of which it is certain that nothing ran: its key is free again. Who joined gets the refusal."""

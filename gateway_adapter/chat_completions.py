@@ -93,8 +93,10 @@ async def post(request: web.Request) -> web.StreamResponse:
     wanted = asked.turn_request()
     client = ClientStream(request)
     try:
-        with context.ended_by_disconnect(request, resumable=asked.key is not None):
+        with context.ended_by_disconnect(request):
             async with request.app[context.COORDINATOR].turn(wanted) as turn:
+                # A waiter leaves with its client, a running turn only when no retry can fetch its answer.
+                context.outlives_its_client(request, resumable=asked.key is not None)
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await replays.send(request, client, turn.replay, asked.body)

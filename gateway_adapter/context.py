@@ -47,11 +47,13 @@ def answer_headers(request: web.Request) -> dict[str, str]:
     return {**session_headers(request), **NO_RETRY}
 
 
-def ended_by_disconnect(request: web.Request, *, resumable: bool) -> AbstractContextManager[None]:
-    """Cancels the handler when its client goes, unless the turn is to be finished all the same."""
-    match request.app[SETTINGS].on_disconnect:
-        case "finish":
-            return contextlib.nullcontext()
-        case "auto" if resumable:
-            return contextlib.nullcontext()
+def ended_by_disconnect(request: web.Request) -> AbstractContextManager[None]:
+    """Cancels the handler when its client goes, until `outlives_its_client`."""
     return request.app[DISCONNECTS].cancelling(request)
+
+
+def outlives_its_client(request: web.Request, *, resumable: bool) -> None:
+    """Says that the turn was granted: from here on it is finished also without its client, where that is wanted."""
+    wanted = request.app[SETTINGS].on_disconnect
+    if wanted == "finish" or (wanted == "auto" and resumable):
+        request.app[DISCONNECTS].spare()

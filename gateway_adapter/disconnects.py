@@ -37,7 +37,7 @@ class Disconnects:
 
     @contextlib.contextmanager
     def cancelling(self, request: web.Request) -> Iterator[None]:
-        """Cancels the running task when the request's client goes before the block ends."""
+        """Cancels the running task when the request's client goes before the block ends and before `spare`."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a handler always runs in a task")
@@ -45,6 +45,11 @@ class Disconnects:
         try:
             yield
         finally:
+            self._watched.pop(task, None)
+
+    def spare(self) -> None:
+        """Leaves the running task alone from here on, whatever its client does."""
+        if task := asyncio.current_task():
             self._watched.pop(task, None)
 
     async def _look(self) -> None:

@@ -61,15 +61,17 @@ def _with(old: str, tenant: str, lines: str) -> str | None:
     """The text of a keys file with one more key; None when it is written in a way that this cannot add to."""
     added = tomllib.loads(lines)["tenants"][tenant]["keys"]
     wanted = tomllib.loads(old)
-    keys = wanted.setdefault("tenants", {}).setdefault(tenant, {"keys": []})["keys"]
-    if keys:
+    tenants = wanted.setdefault("tenants", {})
+    if tenant in tenants:
         name = re.escape(tenant)
         table = rf"""^[ \t]*\[[ \t]*tenants[ \t]*\.[ \t]*(?:{name}|"{name}"|'{name}')[ \t]*\]"""
-        found = re.search(rf"{table}[^\[]*?^[ \t]*keys[ \t]*=[ \t]*\[(\s*)", old, re.MULTILINE)
+        nothing = r"(?:[ \t\r]*(?:#.*)?\n)+"  # a table of a tenant has nothing but keys
+        found = re.search(rf"{table}{nothing}[ \t]*keys[ \t]*=[ \t]*\[(\s*)", old, re.MULTILINE)
         new = f'{old[: found.end()]}"{added[0]}",{found[1] or " "}{old[found.end() :]}' if found else old
     else:
+        tenants[tenant] = {"keys": []}
         new = f"{old.rstrip()}\n\n{lines}".lstrip("\n")
-    keys[:0] = added
+    tenants[tenant]["keys"][:0] = added
     try:
         return new if tomllib.loads(new) == wanted else None
     except tomllib.TOMLDecodeError:

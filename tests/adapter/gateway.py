@@ -21,7 +21,7 @@ from tests.support import clients
 from tests.support.clients import Reply
 from tests.support.process import LOCALHOST
 from tests.support.servers import StoreServer
-from tests.support.snapshot import Snapshot, snapshot
+from tests.support.snapshot import snapshot
 from tests.support.upstream import StubUpstream
 from tests.support.waiting import until
 
@@ -78,10 +78,10 @@ async def running(http: aiohttp.ClientSession, **settings: Any) -> AsyncIterator
         await runner.cleanup()
 
 
-def dump(server: StoreServer) -> Snapshot:
-    """Everything the store holds."""
+def dump(server: StoreServer) -> dict[bytes, Any]:
+    """Everything the store holds, as entries of `tests.support.snapshot`."""
     with redis.Redis.from_url(server.url) as client:
-        return snapshot(client)
+        return {**snapshot(client)}
 
 
 def user(content: Any) -> dict[str, Any]:

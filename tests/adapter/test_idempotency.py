@@ -22,11 +22,11 @@ def said(reply):
         body = reply.json()
         (choice,) = body["choices"]
         message = choice["message"]
-        calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or []]
-        return body["id"], message["content"] or "", calls, choice["finish_reason"], body.get("usage")
+        made = [(call["id"], call["function"]) for call in message.get("tool_calls") or []]
+        return body["id"], message["content"] or "", made, choice["finish_reason"], body.get("usage")
     chunks = [json.loads(event) for event in reply.events() if event != "[DONE]"]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    calls = {}
+    calls: dict[int, dict[str, str]] = {}
     for delta in (part for choice in choices for part in choice["delta"].get("tool_calls") or []):
         call = calls.setdefault(delta["index"], {"id": delta.get("id"), "name": "", "arguments": ""})
         for name in ("name", "arguments"):
@@ -127,7 +127,7 @@ async def test_another_request_under_a_used_key_is_a_conflict(start, upstream, s
     upstream.upcoming.extend(["gate"] if state in ("running", "cancelled", "interrupted") else [])
     gateway, asking = await in_state(state, start, upstream, store_server)
     count = upstream.count
-    others = [
+    others: list[dict] = [
         {"messages": "hello!", "session_id": "s"},
         {"messages": "hello", "session_id": "s", "body": {"model": "other"}},
         {"messages": "hello", "session_id": "s", "body": {"model": "m", "tools": []}},

@@ -21,7 +21,8 @@ async def test_a_first_turn_opens_the_session_it_names(stage: Stage) -> None:
     assert {conversation["created_ms"], conversation["active_ms"], record["started_ms"]} == {fence}
     assert conversation == {
         "kind": "x", "history": "store", "source": "api_server", "session": "chat-42", "generation": "1",
-        "nonce": "n1", "created_ms": fence, "active_ms": fence, "turns": "0", "fence": fence, "turn": T1, "holder": "r2",
+        "nonce": "n1", "created_ms": fence, "active_ms": fence, "turns": "0", "fence": fence, "turn": T1,
+        "holder": "r2",
     }  # fmt: skip
     assert record == {
         "state": "running", "cid": CHOSEN.cid, "session": "chat-42", "generation": "1", "fence": fence,

@@ -20,7 +20,7 @@ async def test_everything_is_committed_in_one_step(stage: Stage) -> None:
     assert outcome == "finished"
     assert await stage.log() == [b"e1", b"e2", b"e3"]
     assert await stage.transcript() == [b"m1", b"m2"]
-    record = await stage.client.hgetall(stage.keys.turn(T1))
+    record = await stage.fields(stage.keys.turn(T1))
     assert {name: record[name] for name in (b"state", b"status", b"headers", b"content_type", b"body")} == {
         b"state": b"completed", b"status": b"200", b"headers": b"x: y", b"content_type": b"application/json",
         b"body": ANSWER.body,
@@ -31,7 +31,7 @@ async def test_everything_is_committed_in_one_step(stage: Stage) -> None:
     conversation = await stage.hash(stage.keys.conversation(CHOSEN.cid))
     assert conversation["turns"] == "1"
     assert int(conversation["active_ms"]) >= started
-    assert await stage.client.zscore(stage.keys.sessions, CHOSEN.cid) >= started
+    assert await stage.score(stage.keys.sessions, CHOSEN.cid) >= started
     assert not await stage.client.exists(stage.keys.live(CHOSEN.cid), stage.keys.running)
     assert (await stage.granted(T2)).history == [b"m1", b"m2"]
 
@@ -44,7 +44,7 @@ async def test_retention_counts_from_the_end(stage: Stage) -> None:
     for key in (stage.keys.turn(T1), stage.keys.events(T1)):
         assert result_ms - 2_000 < await stage.ttl_ms(key) <= result_ms
     assert key_ms - 2_000 < await stage.ttl_ms(stage.keys.idempotency(KEY)) <= key_ms
-    listed_until = await stage.client.zscore(stage.keys.turns(CHOSEN.cid), T1)
+    listed_until = await stage.score(stage.keys.turns(CHOSEN.cid), T1)
     assert abs(listed_until - await stage.now_ms() - result_ms) < 2_000
 
 
@@ -103,7 +103,7 @@ async def test_an_answer_kept_as_a_body_has_no_log(stage: Stage) -> None:
     grant = await stage.keyed_grant()
     await stage.append(grant.fence, [b"1"])
     await stage.finish(grant.fence, digest=KEY, kept="body", first=2, events=[b"2"], messages=[b"m"])
-    record = await stage.client.hgetall(stage.keys.turn(T1))
+    record = await stage.fields(stage.keys.turn(T1))
     assert (record[b"kept"], record[b"events"], record[b"body"]) == (b"body", b"0", ANSWER.body)
     assert not await stage.client.exists(stage.keys.events(T1))
     assert await stage.transcript() == [b"m"]

@@ -39,6 +39,8 @@ class Reply:
     @property
     def code(self) -> str | None:
         """`error.code` of a refusal, None of anything else."""
+        if not self.headers.get("Content-Type", "").startswith("application/json"):
+            return None
         body = self.json()
         return body["error"]["code"] if isinstance(body, dict) and "error" in body else None
 

@@ -197,13 +197,17 @@ class StubUpstream:
         if len(plan.pieces) == 1:
             response.content_length = len(plan.pieces[0])
         await self._hold(plan.before, request, call)
+        if plan.before == "reset":
+            return response
         await asyncio.sleep(plan.delay_s)
         await response.prepare(request)
         for index, piece in enumerate(plan.pieces):
-            if index == 1 and plan.after_first == "end":
-                break
             if index == 1:
                 await self._hold(plan.after_first, request, call)
+                if plan.after_first == "reset":
+                    return response
+                if plan.after_first == "end":
+                    break
             if index:
                 await asyncio.sleep(plan.pause_s)
             call.sent += piece
@@ -225,4 +229,3 @@ class StubUpstream:
             linger = struct.pack("ii", 1, 0)  # close with RST instead of FIN
             request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             request.transport.abort()
-            raise ConnectionResetError("the stub broke the connection")

@@ -1,0 +1,1 @@
+"""Ratios against baselines, measured side by side in one run: `python -m benchmarks --help`."""

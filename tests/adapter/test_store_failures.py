@@ -1,0 +1,239 @@
+"""A store that is away, frozen, locked, loading, forgetful, or loses its replies."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator.scripts import load
+from tests.adapter.gateway import hold, queued, session_path
+from tests.support.loading import LoadingServer
+from tests.support.proxy import DropReplyProxy
+from tests.support.servers import StoreServer
+from tests.support.waiting import until
+
+WITHIN_S = 2.0
+FAULTS = ("stopped", "frozen", "locked", "loading")
+
+
+@contextlib.asynccontextmanager
+async def fault(kind: str, server: StoreServer) -> AsyncIterator[None]:
+    """The store cannot serve while the block runs, and can again afterwards."""
+    if kind == "frozen":
+        server.freeze()
+        yield
+        server.thaw()
+    elif kind == "locked":
+        server.cli("CONFIG", "SET", "requirepass", "secret-password")
+        server.password = "secret-password"
+        server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        yield
+        server.cli("CONFIG", "SET", "requirepass", "")
+        server.password = None
+    else:
+        server.kill()
+        async with LoadingServer(port=server.port) if kind == "loading" else contextlib.nullcontext():
+            yield
+        server.start()
+
+
+def turns():
+    """Requests for turns: with and without a key, as JSON and as a stream, header-less and named."""
+    return [
+        {"session_id": f"s{n}" if n & 1 else None, "key": f"k{n}" if n & 2 else None, "stream": n >= 4}
+        for n in range(8)
+    ]
+
+
+async def ask_all(gateway):
+    """All those turns at once."""
+    return await asyncio.gather(*(gateway.chat(f"hello {n}", **options) for n, options in enumerate(turns())))
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_store_that_cannot_serve(start, upstream, kind):
+    """J1: 503 `storage_unavailable` as JSON within two seconds on every route, nothing runs, and it recovers by itself."""
+    with StoreServer() as own:
+        gateway = await start(store=own.store_url)
+        assert (await gateway.chat("warm", session_id="warm")).status == 200
+        async with fault(kind, own):
+            began = time.monotonic()
+            refused, *others = await asyncio.gather(
+                ask_all(gateway),
+                gateway.session("warm"),
+                gateway.delete("warm"),
+                gateway.delete("warm", "?force=true"),
+                gateway.request("GET", session_path("warm") + "/messages"),
+                gateway.request("GET", "/api/sessions"),
+            )
+            assert time.monotonic() - began < WITHIN_S
+            refused += others
+            assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 13
+            for reply in refused:
+                assert (reply.headers["Content-Type"], reply.headers["Retry-After"]) == ("application/json", "1")
+                assert "x-should-retry" not in reply.headers
+                for word in (b"redis", b"auth", b"127.0.0.1", str(own.port).encode(), b"LOADING", b"secret-password"):
+                    assert word.lower() not in reply.body.lower()
+            assert upstream.count == 1
+            ready = await gateway.request("GET", "/readyz")
+            assert (ready.status, ready.json()["store"]) == (200, "unavailable")
+            assert (await gateway.request("GET", "/healthz")).status == 200
+        assert [reply.status for reply in await ask_all(gateway)] == [200] * 8
+        assert (await gateway.request("GET", "/api/sessions")).status == 200
+        assert (await gateway.request("GET", "/readyz")).json()["store"] == "ok"
+        assert upstream.count == 9
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_gateway_starts_before_its_store(start, kind):
+    """J1: a replica may start while the store is away: it answers 503 until the store is there, and needs no restart."""
+    with StoreServer() as own:
+        async with fault(kind, own):
+            gateway = await start(store=own.store_url)
+            assert (await gateway.chat("hello", key="k")).code == "storage_unavailable"
+        assert (await gateway.chat("hello", key="k")).status == 200
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_commit_that_is_not_confirmed(start, upstream, key, stream):
+    """J1, J10: after dispatch it is `commit_unconfirmed`: a keyed client retries and gets its answer, another must not."""
+    with StoreServer() as own:
+        gateway = await start(store=own.store_url, commit_patience_ms=300)
+        model = "gate_mid" if stream else "gate"
+        asking = await hold(gateway, upstream, "one two", model=model, session_id="s", key=key, stream=stream)
+        await upstream.until(lambda up: bool(up.calls[0].sent) == stream)
+        own.freeze()
+        upstream.release()
+        told = await asking
+        own.thaw()
+        if stream:
+            assert told.status == 200
+            assert '"commit_unconfirmed"' in told.events()[-1]
+            assert "[DONE]" not in told.events()
+        else:
+            assert (told.status, told.code) == (503, "commit_unconfirmed")
+            assert told.headers.get("Retry-After") == ("1" if key else None)
+            assert told.headers.get("x-should-retry") == (None if key else "false")
+        if key:
+            again = await gateway.chat("one two", model=model, session_id="s", key=key, stream=stream)
+            assert (again.status, again.text(), again.replayed) == (200, "one two", True)
+        assert (await gateway.chat("next", session_id="s")).status == 200
+        kept = (await gateway.request("GET", "/api/sessions/s/messages")).json()["data"]
+        assert [message["content"] for message in kept] == ["one two", "one two", "next", "next"]
+        assert upstream.count == 2
+
+
+STEPS = {  # the script whose reply is lost, and a request that runs it
+    "turn_begin": {"messages": "one two"},
+    "turn_finish": {"messages": "one two"},
+    "turn_append": {"messages": "one two", "model": "slow:0.05", "stream": True},
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("session_id", [None, "s"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_lost_reply_changes_nothing(start, upstream, store_server, step, session_id, times):
+    """J2: a script whose reply is lost, once or twice, is sent again: one upstream call, one turn, 200."""
+    async with DropReplyProxy(store_server.port) as proxy:
+        gateway = await start(store=proxy.url)
+        options = {"key": "k", "session_id": session_id, **STEPS[step]}
+        await gateway.chat("warm", key="warm", stream=True, session_id="warm", model="slow:0.03")
+        proxy.drop_next_reply(load(step).sha.encode(), times=times)
+        reply = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
+        assert proxy.dropped == times
+        if step == "turn_begin" and times == 2:  # the store client repeats once: then nothing was admitted
+            assert (reply.status, reply.code) == (503, "storage_unavailable")
+            reply = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
+        assert (reply.status, reply.text(), reply.replayed) == (200, "one two", False)
+        again = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
+        assert (again.body, again.replayed) == (reply.body, True)
+        assert upstream.count == 2
+        assert (await gateway.session(reply.session_id)).json()["turns"] == 1
+        assert store_server.cli("ZCARD", "coord1:{default}:running") == 0
+
+
+async def test_a_lost_reply_to_a_refusal_frees_the_key_all_the_same(start, upstream, store_server):
+    """J2, F6: the step that frees a key after a refusal may lose its reply too."""
+    async with DropReplyProxy(store_server.port) as proxy:
+        gateway = await start(store=proxy.url)
+        await gateway.chat("hello", model="status:400", key="warm")
+        proxy.drop_next_reply(load("turn_abandon").sha.encode())
+        assert (await gateway.chat("hello", model="status:400", key="k")).status == 400
+        assert proxy.dropped == 1
+        upstream.mode = "ok"
+        again = await gateway.chat("hello", model="status:400", key="k")
+        assert (again.status, again.replayed) == (200, False)
+
+
+async def test_a_lost_reply_to_a_joiner_and_to_a_reader(start, upstream, store_server):
+    """J2: looking at a running turn, and reading its log, survive a lost reply."""
+    async with DropReplyProxy(store_server.port) as proxy:
+        gateway = await start(store=proxy.url)
+        running = await hold(gateway, upstream, "one two", key="k", stream=True)
+        proxy.drop_next_reply(load("turn_status").sha.encode())
+        joining = asyncio.create_task(gateway.chat("one two", model="gate", key="k", stream=True))
+        await until(lambda: proxy.dropped == 1)
+        proxy.drop_next_reply(b"XRANGE")
+        upstream.release()
+        first, joined = await running, await joining
+        assert (joined.status, joined.body, proxy.dropped) == (200, first.body, 2)
+        assert upstream.count == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_forgotten_scripts_are_not_noticed(start, upstream, store_server, stream):
+    """J5: `SCRIPT FLUSH` before and within requests, waiting ones included, changes no answer."""
+    gateway = await start(lease_ms=600)
+    for turn in range(3):
+        store_server.cli("SCRIPT", "FLUSH")
+        running = await hold(gateway, upstream, f"one {turn}", session_id="s", key=f"k{turn}", stream=stream)
+        waiting = asyncio.create_task(gateway.chat("two", session_id="s", stream=stream))
+        await queued(gateway, "s")
+        store_server.cli("SCRIPT", "FLUSH")
+        upstream.release()
+        assert [(await asked).status for asked in (running, waiting)] == [200, 200]
+        store_server.cli("SCRIPT", "FLUSH")
+        again = await gateway.chat(f"one {turn}", model="gate", session_id="s", key=f"k{turn}", stream=stream)
+        assert again.replayed
+    store_server.cli("SCRIPT", "FLUSH")
+    assert (await gateway.delete("s")).status == 200
+    assert upstream.count == 6
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_restart_of_a_store_that_keeps_its_data_is_not_noticed(start, upstream, stream):
+    """J5: a running turn commits over a restart of the store, a waiter behind it runs, and the history is whole."""
+    with StoreServer(aof=True) as own:
+        gateway = await start(store=own.store_url)
+        model = "gate_mid" if stream else "gate"
+        running = await hold(gateway, upstream, "one two", model=model, session_id="s", key="k", stream=stream)
+        waiting = asyncio.create_task(gateway.chat("three", session_id="s"))
+        await queued(gateway, "s")
+        await asyncio.to_thread(own.restart)
+        upstream.release()
+        assert [(await asked).status for asked in (running, waiting)] == [200, 200]
+        assert [message["content"] for message in upstream.calls[1].json()["messages"]] == [
+            "one two",
+            "one two",
+            "three",
+        ]
+
+
+async def test_a_store_that_lost_everything(start, upstream, store_server):
+    """J12: after FLUSHALL a running turn is fenced, an old id of ours stays retired, and the next turn runs, ids new."""
+    gateway = await start()
+    opened = await gateway.chat("hello")
+    running = await hold(gateway, upstream, "hello", session_id="s", key="k")
+    store_server.cli("FLUSHALL")
+    upstream.release()
+    lost = await running
+    assert (lost.status, lost.code) == (409, "lease_lost")
+    assert (await gateway.chat("hello", session_id=opened.session_id)).status == 404
+    again = await gateway.chat("hello")
+    assert again.status == 200
+    assert again.session_id != opened.session_id
+    assert (await gateway.chat("hello", session_id="s")).status == 200
