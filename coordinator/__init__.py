@@ -1,6 +1,7 @@
 """Makes the replicas of an LLM gateway behave as one: sessions, turns and keys in Redis, decided atomically."""
 
 from coordinator.coordinator import Coordinator
+from coordinator.daily import Daily
 from coordinator.errors import (
     AdmissionConflict,
     CommitUnconfirmed,
@@ -22,8 +23,18 @@ from coordinator.errors import (
     TurnEnded,
     UnknownExecution,
 )
-from coordinator.identity import Explicit, Implicit, Minted, fingerprint
-from coordinator.outcomes import LiveTurn, Replay, Result, SessionView, TurnRequest, TurnView
+from coordinator.identity import Declared, Explicit, Implicit, Minted, fingerprint
+from coordinator.outcomes import (
+    HostSession,
+    LiveTurn,
+    Relation,
+    Replay,
+    Reset,
+    Result,
+    SessionView,
+    TurnRequest,
+    TurnView,
+)
 from coordinator.settings import Settings, duration_ms
 from coordinator.turn import Turn
 
@@ -32,8 +43,11 @@ __all__ = [
     "CommitUnconfirmed",
     "Coordinator",
     "CoordinatorError",
+    "Daily",
+    "Declared",
     "Draining",
     "Explicit",
+    "HostSession",
     "IdempotencyExpired",
     "Implicit",
     "LeaseLost",
@@ -42,7 +56,9 @@ __all__ = [
     "Minted",
     "QueueFull",
     "Refused",
+    "Relation",
     "Replay",
+    "Reset",
     "Result",
     "RetryLater",
     "ScriptError",

@@ -22,7 +22,7 @@ from coordinator.errors import (
     TurnCancelled,
     UnknownExecution,
 )  # fmt: skip
-from coordinator.identity import Target, key_digest, new_nonce, target_of
+from coordinator.identity import Declared, Target, key_digest, new_nonce, target_of
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import Busy, Ended, Granted, Late, Queued, Replay, Seen, TurnRequest, TurnView, Word
 from coordinator.settings import Settings
@@ -173,18 +173,27 @@ class Admission:
                         expected=attempt.expected,
                         nonce=new_nonce(),
                         history=request.history or history,
+                        source=request.address.source if isinstance(request.address, Declared) else settings.source,
                         exclusive=not implicit or settings.implicit_turns == "exclusive",
                         policy=request.policy or settings.turn_policy,
                         route=request.route,
                         fingerprint=request.fingerprint,
                         digest=attempt.digest,
                         instead_of=attempt.instead_of,
+                        daily=await self._daily(target),
                     )
                     if not isinstance(outcome, Late):
                         return outcome
                     # Its clock was further than known here (a step, another server); now it is known.
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
+
+    async def _daily(self, target: Target) -> str:
+        if self._settings.daily is None or target.kind != "d":
+            return ""
+        if not self._steps.clock.known:
+            await self._steps.synchronise()
+        return ",".join(map(str, self._settings.daily.around(self._steps.clock.now())))
 
     async def _join(self, attempt: Attempt, seen: Seen) -> TurnView | None:
         """The ended turn that the key names, waited for while it runs; None when there is none to be told of."""

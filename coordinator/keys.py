@@ -44,8 +44,11 @@ class TenantKeys:
     def turns(self, cid: str) -> str:
         return f"{self._base}turns:{cid}"
 
-    def leftovers(self, cid: str, generation: int) -> str:
-        return f"{self._base}leftovers:{cid}:{generation}"
+    def leftovers(self, cid: str) -> str:
+        return f"{self._base}leftovers:{cid}"
+
+    def purging(self, cid: str) -> str:
+        return f"{self._base}purging:{cid}"
 
     def messages(self, cid: str) -> str:
         return f"{self._base}messages:{cid}"
@@ -58,6 +61,9 @@ class TenantKeys:
 
     def events(self, turn: str) -> str:
         return f"{self._base}events:{turn}"
+
+    def record(self, digest: str) -> str:
+        return f"{self._base}record:{digest}"
 
     def idempotency(self, digest: str) -> str:
         return f"{self._base}idempotency:{digest}"

@@ -1,15 +1,23 @@
 """One turn, from its admission to its end: `async with coordinator.turn(request) as turn`."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, Self
 
 from coordinator.admission import Admission
 from coordinator.background import Background, until_done
-from coordinator.errors import CommitUnconfirmed, LeaseLost, StoreUnavailable, TurnCancelled
-from coordinator.identity import new_turn, physical_scope
+from coordinator.errors import (
+    CommitUnconfirmed,
+    CoordinatorError,
+    LeaseLost,
+    StaleGeneration,
+    StoreUnavailable,
+    TurnCancelled,
+)
+from coordinator.identity import new_turn, session_scope
 from coordinator.keeper import Keeper, Kept
 from coordinator.outcomes import Ended, Granted, Replay, Result, TurnRequest, Word
 from coordinator.settings import Settings
@@ -84,7 +92,8 @@ class Turn:
     @property
     def scope(self) -> str:
         """Opaque name of the session for caches: the same for all its turns, on every replica."""
-        return physical_scope(self._tenant, self.grant.session_id, self.grant.nonce)
+        grant = self.grant
+        return session_scope(self._tenant, self._attempt.target.cid, grant.session_id, grant.generation, grant.nonce)
 
     async def __aenter__(self) -> Self:
         admitted = await self._admission.admit(self._attempt)
@@ -116,7 +125,7 @@ class Turn:
         self._keeper.release(self.id)
         ours = self._cancel_sent and self._task is not None and self._task.uncancel() <= self._cancelling
         if ours and kind is asyncio.CancelledError:
-            raise self._loss() from None
+            raise await self._loss() from None
 
     async def append(self, events: Sequence[bytes]) -> None:
         """Puts events into the turn's log, before its client sees them. An answer too large loses its log.
@@ -132,7 +141,7 @@ class Turn:
         while (answer := await self._try_append(events)) is None:
             await asyncio.sleep(_RETRY_S)
         if not isinstance(answer, int):
-            self._raise_ended(answer)
+            raise await self._ended(answer)
         self._event_count += len(events)
 
     async def _try_append(self, events: Sequence[bytes]) -> int | Ended | Word | None:
@@ -185,7 +194,7 @@ class Turn:
         while (answer := await self._try_commit(result, messages, events, state)) is None:
             await asyncio.sleep(_RETRY_S)
         if answer != "finished":
-            self._raise_ended(answer)
+            raise await self._ended(answer)
         self._settled = True
         self._keeper.release(self.id)
 
@@ -254,11 +263,15 @@ class Turn:
         if self._task:
             self._cancel_sent = self._task.cancel()
 
-    def _loss(self) -> Exception:
-        if self._lost == "cancelled":
-            return TurnCancelled("the turn was asked to stop")
-        return LeaseLost("the turn's lease was lost")
-
-    def _raise_ended(self, answer: Ended | Word | str) -> NoReturn:
+    async def _ended(self, answer: Ended | Word | str) -> Exception:
         self._lost = "cancelled" if answer in (Ended("cancelled"), Word("cancelled")) else "lost"
-        raise self._loss()
+        return await self._loss()
+
+    async def _loss(self) -> Exception:
+        if self._lost != "cancelled":
+            return LeaseLost("the turn's lease was lost")
+        with contextlib.suppress(CoordinatorError):
+            session_id, ended_by = await self._steps.conversation_end(self._tenant, self._attempt.target.cid)
+            if session_id != self.grant.session_id and ended_by != "deleted":
+                return StaleGeneration("the conversation moved on while the turn ran")
+        return TurnCancelled("the turn was asked to stop")

@@ -12,7 +12,9 @@
 -- KEYS[9] sessions      zset: cid by last activity
 -- KEYS[10] tombstones   zset: cid by time of retirement
 -- KEYS[11] retired      set: digests of retired client-chosen ids
--- KEYS[12] idempotency  hash: what the request's key names; absent without a key
+-- KEYS[12] leftovers    zset: turns of retired sessions, until erased; receipts are kept
+-- KEYS[13] erasing      set: cids with leftovers
+-- KEYS[14] idempotency  hash: what the request's key names; absent without a key
 -- ARGV[1] turn          the caller's token, made before the call
 -- ARGV[2] replica       who asks
 -- ARGV[3] not_after_ms  when the caller's patience ends
@@ -36,6 +38,8 @@
 -- ARGV[21] retired_id   digest of the client-chosen id, or ''
 -- ARGV[22] instead_of   the interrupted turn that this one runs again, or ''
 -- ARGV[23] mailboxes    channel prefix of the replicas' mailboxes
+-- ARGV[24] idle_ms      how long a declared conversation may rest before its next generation begins, 0 for ever
+-- ARGV[25] daily        moments in ms, ascending, at which one ends a generation, as '<ms>,<ms>...' or ''
 -- -> {'late', now}                                      the caller has given up; nothing done
 -- -> {'granted', now, session, generation, nonce, fence, history, {message...}}
 -- -> {'ended', now, state}                              this very turn has ended already
@@ -54,10 +58,13 @@
 --- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
+--- @include lib/retire
+--- @include lib/open
+--- @include lib/due
 
 local conversation, live, turns, queue, messages, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local running, waiting, sessions, tombstones, retired = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local idempotency = KEYS[12]
+local leftovers, erasing, idempotency = KEYS[12], KEYS[13], KEYS[14]
 local turn, replica, cid, named, expected = ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local not_after_ms = integer(ARGV[3], 'not_after_ms')
 local exclusive, policy = ARGV[10] == '1', ARGV[11]
@@ -74,15 +81,17 @@ if now > not_after_ms then
 end
 
 for _, key in ipairs({conversation, record}) do expect('hash', key) end
-for _, key in ipairs({turns, queue, running, waiting, sessions, tombstones}) do expect('zset', key) end
-for _, key in ipairs({live, retired}) do expect('set', key) end
+for _, key in ipairs({turns, queue, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
+for _, key in ipairs({live, retired, erasing}) do expect('set', key) end
 expect('list', messages)
 if idempotency then expect('hash', idempotency) end
 
-local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals')
+local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
+  'active_ms')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
+local idle_ms = integer(ARGV[24], 'idle_ms')
 integer(found[7] or '0', 'arrivals')
 
 local function granted()
@@ -120,32 +129,40 @@ if seen[1] then
   end
 end
 
+local all = {alive = {}, dead = {}, waiters = {}, gone = {}}
+if exclusive then
+  all.alive, all.dead = split_live(live, running, now, lease_ms)
+  all.waiters, all.gone = split_waiters(queue, waiting, now, vouch_ms)
+end
+
+-- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now.
+local reason = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
+  and boundary_due(integer(found[8] or '0', 'active_ms'), now, idle_ms, ARGV[25])
+if reason then
+  retire({conversation = conversation, live = live, turns = turns, leftovers = leftovers, queue = queue, messages = messages,
+    running = running, waiting = waiting, sessions = sessions, tombstones = tombstones, erasing = erasing}, all,
+    {cid = cid, generation = generation, nonce = ARGV[7], reason = reason, token = turn, mailboxes = mailboxes}, now)
+  session, generation, nonce, history = '', generation + 1, ARGV[7], ARGV[8]
+  all.dead, all.gone = {}, {}
+end
+
 -- 4 The request names a session, or waited for one: that one, or none.
-if named ~= '' then
-  local chosen = string.sub(cid, 1, 1) == 'x'
-  if session == '' or not chosen and session ~= named then
-    return refused('not_found', now)
-  end
-  if chosen and redis.call('SISMEMBER', retired, ARGV[21]) == 1 then
-    return refused('not_found', now)
-  end
-elseif expected ~= '' and session ~= expected then
+local pending = session_name(cid, generation, nonce)
+if not may_name(cid, named, session, found[3] and pending, retired, ARGV[21]) then
+  return refused('not_found', now)
+elseif named == '' and expected ~= '' and session ~= expected then
   return refused('moved', now)
 end
 
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
-  history = ARGV[8]
-  session = named ~= '' and named or 'ses_' .. cid .. '_' .. digits(generation) .. '_' .. nonce
+  session = string.sub(cid, 1, 1) == 'x' and named or pending
 end
 
 -- 6 Somebody live is running or in front.
-local dead, gone, place = {}, {}, 1
+local alive, dead, waiters, gone, place = all.alive, all.dead, all.waiters, all.gone, 1
 if exclusive then
-  local alive, waiters
-  alive, dead = split_live(live, running, now, lease_ms)
-  waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
   if alive[1] or place > 1 then
     local left_ms = alive[1] and lease_left(running, alive[1], now) or 0
@@ -177,9 +194,8 @@ end
 -- 8 The grant. The fence grows over pruning and total loss because the clock does.
 fence = math.max(fence + 1, now)
 if opens then
-  redis.call('HSET', conversation, 'kind', string.sub(cid, 1, 1), 'history', history, 'source', ARGV[9], 'session', session,
-    'generation', digits(generation), 'nonce', nonce, 'created_ms', digits(now), 'turns', '0')
-  redis.call('ZREM', tombstones, cid)
+  open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
+    {cid = cid, session = session, generation = generation, nonce = nonce, history = ARGV[8], source = ARGV[9]}, now)
 end
 redis.call('HSET', conversation, 'fence', digits(fence), 'turn', turn, 'holder', replica, 'active_ms', digits(now))
 redis.call('ZADD', sessions, digits(now), cid)
