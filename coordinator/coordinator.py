@@ -327,6 +327,10 @@ class Coordinator:
         await self._views.session(tenant, session_id)
         return await self._views.turns(tenant, target_of(tenant, Explicit(session_id)))
 
+    async def running_turns(self, tenant: str) -> list[TurnView]:
+        """The tenant's running turns, on whichever replica, in order of their start."""
+        return await self._views.running(tenant)
+
     def events(self, tenant: str, turn: str, after: int = 0) -> AsyncIterator[bytes]:
         """The events of a turn's log behind that sequence number, in order."""
         return self._views.events(tenant, turn, after)

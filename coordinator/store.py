@@ -5,8 +5,9 @@ Nothing here waits longer than it says, nothing falls back to memory, and every 
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import redis.asyncio as redis
 from fakeredis import FakeAsyncRedis, FakeServer
+from hiredis import pack_command
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -25,6 +27,7 @@ from coordinator.settings import Settings
 SCHEMES = ("embedded", "redis", "rediss", "unix")
 
 _FLUSHES = 2  # one pipeline fills while the other is under way; more would only split the calls up
+_SHARE = 8  # fewer calls are not split between pipelines: sending costs more than it gains
 _BATCH = 128  # calls a pipeline carries at most, so that none waits long behind the others
 
 # Error replies by which a server says that it cannot serve now, or not us; anything else is a bug of ours.
@@ -61,6 +64,13 @@ def _shown(url: str) -> str:
     return url.replace(f":{parts.password}@", ":***@") if parts.password else url
 
 
+class _Packing:
+    """Mixed into the client's connections: packs commands in C, as its blocking connections do, ten times as fast."""
+
+    def pack_commands(self, commands: Iterable[Iterable[Value]]) -> list[bytes]:
+        return [pack_command(tuple(command)) for command in commands]
+
+
 def _connect(url: str, settings: Settings, timeout_s: float | None) -> tuple[redis.Redis, FakeServer | None]:
     if urlsplit(url).scheme == "embedded":
         server = _EMBEDDED.get(url) or _EMBEDDED.setdefault(url, FakeServer(version=(7,)))
@@ -74,7 +84,10 @@ def _connect(url: str, settings: Settings, timeout_s: float | None) -> tuple[red
         "protocol": 2,
         "client_name": settings.replica[:60],
     }
-    return redis.Redis.from_url(url, **options), None
+    client = redis.Redis.from_url(url, **options)
+    pool = client.connection_pool
+    pool.connection_class = type("PackingConnection", (_Packing, pool.connection_class), {})
+    return client, None
 
 
 class Store:
@@ -140,28 +153,35 @@ class Store:
         return list(reply)
 
     async def _send(self, command: tuple[Value, ...]) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         self._pending.append((command, future))
         if not self._wanted and len(self._flushes) < _FLUSHES:
             self._wanted = True
-            asyncio.get_running_loop().call_soon(self._start_flush)
+            loop.call_soon(self._start_flush)
+        limit = loop.call_later(self._patience_s, _give_up, future)
         try:
-            async with asyncio.timeout(self._patience_s):
-                return await future
-        except TimeoutError:
-            raise StoreUnavailable("the store did not answer in time") from None
+            return await future
+        finally:
+            limit.cancel()
 
     def _start_flush(self) -> None:
         self._wanted = False
-        task = asyncio.get_running_loop().create_task(self._flush())
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
+        # What has come together is split between the idle flushes: the store then works on one half while this process
+        # works on the other, instead of each waiting for the other with all of it.
+        idle = _FLUSHES - len(self._flushes)
+        share = max(_SHARE, math.ceil(len(self._pending) / max(1, idle)))
+        for _ in range(min(idle, math.ceil(len(self._pending) / share))):
+            task = asyncio.get_running_loop().create_task(self._flush(share))
+            self._flushes.add(task)
+            task.add_done_callback(self._flushes.discard)
 
-    async def _flush(self) -> None:
+    async def _flush(self, share: int) -> None:
         """Sends what is pending until nothing is. Runs in a task of its own, so no caller's cancellation can leave a
         reply unread on the connection."""
         while self._pending:
-            batch = self._next_batch()
+            batch = self._next_batch(share)
+            share = _BATCH
             try:
                 async with self._client.pipeline(transaction=False) as pipeline:
                     for command, _ in batch:
@@ -176,13 +196,18 @@ class Store:
                 if not future.done():
                     future.set_result(reply)
 
-    def _next_batch(self) -> list[tuple[tuple[Value, ...], "asyncio.Future[Any]"]]:
+    def _next_batch(self, most: int) -> list[tuple[tuple[Value, ...], "asyncio.Future[Any]"]]:
         batch: list[tuple[tuple[Value, ...], asyncio.Future[Any]]] = []
-        while self._pending and len(batch) < _BATCH:
+        while self._pending and len(batch) < min(most, _BATCH):
             command, future = self._pending.popleft()
             if not future.done():  # else its caller has given up: never sent, so never carried out
                 batch.append((command, future))
         return batch
+
+
+def _give_up(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(StoreUnavailable("the store did not answer in time"))
 
 
 def _translated(error: Exception) -> Exception:

@@ -11,7 +11,7 @@ from coordinator.outcomes import LiveTurn, SessionView, TurnView
 from coordinator.steps import Steps
 from coordinator.store import Store
 
-_PAGE = 200  # events read at a time: bounded memory whatever the answer's length
+_PAGE = 200  # events or turns read at a time: bounded memory, and each call within its patience
 
 
 class Views:
@@ -64,8 +64,22 @@ class Views:
     async def turns(self, tenant: str, target: Target) -> list[TurnView]:
         """The turns of a conversation that still have a record, in order of their start."""
         tokens = await self._store.execute("ZRANGE", TenantKeys(tenant).turns(target.cid), 0, -1)
-        views = await asyncio.gather(*(self.turn(tenant, token.decode()) for token in tokens))
-        return sorted((view for view in views if view is not None), key=lambda view: (view.started_ms, view.fence))
+        return await self._turns(tenant, tokens)
+
+    async def running(self, tenant: str) -> list[TurnView]:
+        """The tenant's running turns, in order of their start."""
+        await self._steps.synchronise()
+        now = self._steps.clock.now()
+        tokens = await self._store.execute("ZRANGEBYSCORE", TenantKeys(tenant).running, f"({now}", "+inf")
+        return [view for view in await self._turns(tenant, tokens) if view.state == "running"]
+
+    async def _turns(self, tenant: str, tokens: Sequence[bytes]) -> list[TurnView]:
+        found: list[TurnView] = []
+        for start in range(0, len(tokens), _PAGE):
+            page = tokens[start : start + _PAGE]
+            views = await asyncio.gather(*(self.turn(tenant, token.decode()) for token in page))
+            found += (view for view in views if view is not None)
+        return sorted(found, key=lambda view: (view.started_ms, view.fence))
 
     async def events(self, tenant: str, turn: str, after: int = 0) -> AsyncIterator[bytes]:
         """The events of a turn's log behind that sequence number, in order."""

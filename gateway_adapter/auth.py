@@ -48,6 +48,11 @@ class ApiKeys:
         """Whether no keys are configured: whatever is sent, the tenant is `default`."""
         return self._tenants is None
 
+    @property
+    def tenants(self) -> list[str]:
+        """Whoever may be served, by name."""
+        return [DEFAULT_TENANT] if self._tenants is None else sorted({*self._tenants.values()})
+
     def tenant_of(self, authorization_header: str | None) -> str | None:
         """The tenant of an `Authorization` header; None refuses it."""
         if self._tenants is None:

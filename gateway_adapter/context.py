@@ -17,10 +17,10 @@ EXECUTOR = web.AppKey("executor", Executor)
 SETTINGS = web.AppKey("settings", GatewaySettings)
 DISCONNECTS = web.AppKey("disconnects", Disconnects)
 
-TENANT = "tenant"
-"""Request key: who the API key belongs to."""
-SESSION = "session"
-"""Request key: the id of the session that the request was found to belong to."""
+TENANT = web.RequestKey("tenant", str)
+"""Who the API key belongs to."""
+SESSION = web.RequestKey("session", str)
+"""The id of the session that the request was found to belong to."""
 
 
 async def read_body(request: web.Request) -> bytes:

@@ -120,7 +120,7 @@ def single_header(headers: CIMultiDictProxy[str], name: str, code: str = "invali
     values = headers.getall(name, [])
     if len(values) > 1:
         raise InvalidRequest(f"{name} may be sent only once.", name, code)
-    return values[0].strip() or None if values else None
+    return values[0].strip(" \t") or None if values else None  # other white space may be part of an id
 
 
 def idempotency_key(headers: CIMultiDictProxy[str]) -> str | None:

@@ -33,6 +33,7 @@ for i = 5, #KEYS, 5 do
   expect('zset', KEYS[i + 2])
   expect('zset', KEYS[i + 3])
   expect('list', KEYS[i + 4])
+  integer(redis.call('HGET', KEYS[i], 'generation') or '1', 'generation')
 end
 
 -- What is left of a declared conversation: its counter, so that no generation is ever issued again.
@@ -47,7 +48,7 @@ local count = 0
 for i = 5, #ARGV do
   local cid, at = ARGV[i], 5 + 5 * (i - 5)
   local conversation, live, turns, queue, messages = KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3], KEYS[at + 4]
-  local since = tonumber(redis.call('ZSCORE', sessions, cid) or redis.call('ZSCORE', tombstones, cid) or nil)
+  local since = tonumber(redis.call('ZSCORE', sessions, cid) or redis.call('ZSCORE', tombstones, cid))
   local found = redis.call('HMGET', conversation, 'session', 'generation')
   local session, generation = found[1], integer(found[2] or '1', 'generation')
   if not since then

@@ -50,6 +50,7 @@ if idempotency then expect('hash', idempotency) end
 
 local found = redis.call('HMGET', record, 'state', 'fence')
 if not found[1] then
+  redis.call('SREM', cancelling, turn)
   leave_queue(queue, waiting, {turn .. '@' .. replica})
   wake_next(queue, waiting, now, vouch_ms, mailboxes)
   return {'abandoned', now}

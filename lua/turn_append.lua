@@ -29,17 +29,15 @@ local lease_ms, record_ms = integer(ARGV[3], 'lease_ms'), integer(ARGV[4], 'reco
 local first = integer(ARGV[5], 'first')
 local now = store_ms()
 
-expect('hash', conversation)
-expect('hash', record)
+-- The conversation and the record are read below, ahead of the first write: a read refuses another type by itself.
 expect('stream', events)
 expect('zset', running)
 expect('set', cancelling)
 
-local word, state = standing(record, conversation, running, cancelling, turn, fence)
+local word, state, last = standing(record, conversation, running, cancelling, turn, fence)
 if word ~= 'held' then
   return {word, now, state}
 end
-local last = integer(redis.call('HGET', record, 'events') or '0', 'events')
 if first > last + 1 then
   return {'gap', now, last}
 end

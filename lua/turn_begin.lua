@@ -80,11 +80,11 @@ if now > not_after_ms then
   return {'late', now}
 end
 
-for _, key in ipairs({conversation, record}) do expect('hash', key) end
-for _, key in ipairs({turns, queue, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
+-- The hashes are read below, ahead of the first write, and a read refuses another type by itself.
+local queued = expect('zset', queue)
+for _, key in ipairs({turns, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
 for _, key in ipairs({live, retired, erasing}) do expect('set', key) end
 expect('list', messages)
-if idempotency then expect('hash', idempotency) end
 
 local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
   'active_ms')
@@ -157,7 +157,7 @@ end
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
-  session = string.sub(cid, 1, 1) == 'x' and named or pending
+  session, history = string.sub(cid, 1, 1) == 'x' and named or pending, ARGV[8]
 end
 
 -- 6 Somebody live is running or in front.
@@ -193,26 +193,27 @@ end
 
 -- 8 The grant. The fence grows over pruning and total loss because the clock does.
 fence = math.max(fence + 1, now)
+local at, number = digits(now), digits(fence)
 if opens then
   open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
-    {cid = cid, session = session, generation = generation, nonce = nonce, history = ARGV[8], source = ARGV[9]}, now)
+    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = ARGV[9]}, now)
 end
-redis.call('HSET', conversation, 'fence', digits(fence), 'turn', turn, 'holder', replica, 'active_ms', digits(now))
-redis.call('ZADD', sessions, digits(now), cid)
+redis.call('HSET', conversation, 'fence', number, 'turn', turn, 'holder', replica, 'active_ms', at)
+redis.call('ZADD', sessions, at, cid)
 for _, other in ipairs(dead) do
   redis.call('ZREM', running, other)
   redis.call('SREM', live, other)
 end
-if exclusive then
+if exclusive and queued > 0 then
   gone[#gone + 1] = me
   leave_queue(queue, waiting, gone)
 end
 redis.call('SADD', live, turn)
 redis.call('ZADD', running, digits(now + lease_ms), turn)
-redis.call('ZREMRANGEBYSCORE', turns, '-inf', digits(now))
+redis.call('ZREMRANGEBYSCORE', turns, '-inf', at)
 redis.call('ZADD', turns, digits(now + record_ms), turn)
-redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', digits(fence),
-  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', digits(now))
+redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', number,
+  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', at)
 redis.call('PEXPIRE', record, digits(record_ms))
 if idempotency then
   redis.call('HSET', idempotency, 'fingerprint', fingerprint, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')

@@ -56,21 +56,20 @@ if event_count < 0 or event_count > #ARGV - 15 then
 end
 local now = store_ms()
 
-for _, key in ipairs({conversation, record}) do expect('hash', key) end
-for _, key in ipairs({turns, queue, running, waiting, sessions}) do expect('zset', key) end
+-- The conversation and the record are read below, ahead of the first write: a read refuses another type by itself.
+local queued, logged = expect('zset', queue), expect('stream', events)
+for _, key in ipairs({turns, running, waiting, sessions}) do expect('zset', key) end
 for _, key in ipairs({live, cancelling}) do expect('set', key) end
 expect('list', messages)
-expect('stream', events)
 if idempotency then expect('hash', idempotency) end
 
-local word, ended = standing(record, conversation, running, cancelling, turn, fence)
+local word, ended, last = standing(record, conversation, running, cancelling, turn, fence)
 if word == 'ended' and ended == state then
   return {'finished', now, state}
 elseif word ~= 'held' then
   return {word, now, ended}
 end
-local last = integer(redis.call('HGET', record, 'events') or '0', 'events')
-integer(redis.call('HGET', conversation, 'turns') or '0', 'turns')
+local count = integer(redis.call('HGET', conversation, 'turns') or '0', 'turns')
 if kept == 'events' and first > last + 1 then
   return {'gap', now, last}
 end
@@ -81,7 +80,7 @@ if kept == 'events' then
     redis.call('XADD', events, digits(last), 'data', ARGV[i])
   end
 else
-  redis.call('UNLINK', events)
+  if logged > 0 then redis.call('UNLINK', events) end
   last = 0
 end
 redis.call('HSET', record, 'status', digits(status), 'headers', ARGV[6], 'content_type', ARGV[7], 'body', body, 'kept', kept,
@@ -89,10 +88,9 @@ redis.call('HSET', record, 'status', digits(status), 'headers', ARGV[6], 'conten
 for i = 16 + event_count, #ARGV do
   redis.call('RPUSH', messages, ARGV[i])
 end
-redis.call('HSET', conversation, 'active_ms', digits(now))
-redis.call('HINCRBY', conversation, 'turns', 1)
+redis.call('HSET', conversation, 'active_ms', digits(now), 'turns', digits(count + 1))
 redis.call('ZADD', sessions, 'XX', digits(now), ARGV[3])
 settle({record = record, events = events, live = live, turns = turns, running = running, cancelling = cancelling,
   idempotency = idempotency}, turn, state, now, record_ms, key_ms)
-wake_next(queue, waiting, now, vouch_ms, mailboxes)
+if queued > 0 then wake_next(queue, waiting, now, vouch_ms, mailboxes) end
 return {'finished', now, state}

@@ -1,13 +1,15 @@
 """The command `session-coordinator`."""
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 import typer
 
-from gateway_adapter.cli import inspect, keys
-from gateway_adapter.cli.serve import serve
+from gateway_adapter.cli.inspect import delete, prune, session, sessions, turn, turns
+from gateway_adapter.cli.keys import new
+from gateway_adapter.cli.serve import NOTES, serve
 
 _NAME = "session-coordinator"
 
@@ -21,13 +23,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an id may have characters that the terminal has not
     try:
-        return _commands()(args=arguments, prog_name=_NAME, standalone_mode=False) or 0
+        code = _commands()(args=arguments, prog_name=_NAME, standalone_mode=False) or 0
+        sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         message = error.format_message().replace("Value error, ", "")  # how typer's validation begins our sentences
         if message:  # empty when the help was shown instead
             sys.stderr.write(f"{context.command_path if context else _NAME}: {' '.join(message.splitlines())}\n")
         return error.exit_code
+    except BrokenPipeError:  # whoever read has enough; the interpreter must not try once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def _commands() -> typer.Typer:
@@ -37,7 +44,12 @@ def _commands() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # they print local variables, keys among them
     )
-    commands.command(rich_help_panel="Gateway")(serve)
-    keys.add_to(commands)
-    inspect.add_to(commands)
+    commands.command(rich_help_panel="Gateway", epilog=NOTES)(serve)
+    keys = typer.Typer(help="Make API keys.", no_args_is_help=True)
+    keys.command()(new)
+    commands.add_typer(keys, name="keys", rich_help_panel="Gateway")
+    for verb in (sessions, session, turns, turn):
+        commands.command(rich_help_panel="Look")(verb)
+    for verb in (delete, prune):
+        commands.command(rich_help_panel="Tidy")(verb)
     return commands

@@ -1,4 +1,4 @@
-"""The options of all verbs, each defined once. A flag `--lease-ttl` is also COORDINATOR_LEASE_TTL; empty means unset."""
+"""The options of all verbs, each defined once. `--lease-ttl` is also COORDINATOR_LEASE_TTL, where empty means unset."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +16,13 @@ COORDINATOR = Settings(replica="defaults")
 GATEWAY = GatewaySettings(coordinator=COORDINATOR)
 LOCAL_STORE = "redis://127.0.0.1:6379/0"
 
-_LISTENING, _BEHIND, _TURNS, _KEPT, _LIMITS = "Listening", "Store and upstream", "Turns", "What is kept", "Limits"
+_CLIENTS, _BEHIND, _TURNS, _LIMITS = "Clients", "Store and upstream", "Turns", "Limits"
+_FLEET = "The same on all replicas"
 
 
-def _flag(name: str, help: str, panel: str | None = None, **details: Any) -> Any:
+def _flag(name: str, text: str, panel: str | None = None, **details: Any) -> Any:
     variable = "COORDINATOR_" + name.upper().replace("-", "_")
-    return typer.Option(f"--{name}", help=help, rich_help_panel=panel, envvar=variable, **details)
+    return typer.Option(f"--{name}", help=text, rich_help_panel=panel, envvar=variable, **details)
 
 
 def _accepted(field: str) -> Callable[[Any], Any]:
@@ -37,14 +38,23 @@ def _accepted(field: str) -> Callable[[Any], Any]:
     return accepted
 
 
-def _duration(name: str, help: str, panel: str, default_ms: int, field: str | None = None) -> Any:
-    callback = _accepted(field) if field else None
+def _above_0(value: int) -> int:
+    if value == 0:
+        raise typer.BadParameter("it must be longer than 0")
+    return value
+
+
+def _duration(name: str, text: str, panel: str, default_ms: int, callback: Callable[[int], int] | None = None) -> Any:
     shown = duration_text(default_ms)
-    return _flag(name, help, panel, parser=duration, metavar="DURATION", show_default=shown, callback=callback)
+    return _flag(name, text, panel, parser=duration, metavar="DURATION", show_default=shown, callback=callback)
 
 
-def _size(name: str, help: str, default_bytes: int) -> Any:
-    return _flag(name, help, _LIMITS, parser=size, metavar="SIZE", show_default=size_text(default_bytes))
+def _count(name: str, text: str, panel: str) -> Any:
+    return _flag(name, text, panel, metavar="N", min=0, max=1_000_000)
+
+
+def _size(name: str, text: str, default_bytes: int) -> Any:
+    return _flag(name, text, _LIMITS, parser=size, metavar="SIZE", show_default=size_text(default_bytes))
 
 
 def _secret(variable: str) -> Any:
@@ -62,49 +72,65 @@ def _secret(variable: str) -> Any:
 
 # Shared by all verbs that ask a store.
 
-TenantName = Annotated[str, typer.Option("--tenant", help="Whose.", metavar="NAME", parser=tenant_name)]
-SomeTenant = Annotated[
-    str | None,
-    typer.Option("--tenant", help="Whose; without it, all that use the store.", metavar="NAME", parser=tenant_name),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", parser=wire_id)]
 AskedStore = Annotated[
     str,
     _flag(
         "store",
-        "The store that the replicas share. An embedded:// store lives inside its gateway's process: from here it is empty.",
+        "The store that the replicas share. Not embedded://: that one lives inside its gateway, from here it is empty.",
         metavar="URL",
         parser=store_url,
     ),
+]
+TenantName = Annotated[str, typer.Option("--tenant", help="Whose.", metavar="NAME", parser=tenant_name)]
+AnyTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", help="Whose; all tenants of the store by default.", metavar="NAME", parser=tenant_name),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", parser=wire_id)]
+OfSession = Annotated[str | None, typer.Argument(metavar="[ID]", help="The session's id.", parser=wire_id)]
+TurnId = Annotated[str, typer.Argument(metavar="ID", help="The turn's token.", parser=wire_id)]
+Horizon = Annotated[
+    int | None,
+    typer.Option("--horizon", help="How long idle; --session-ttl by default.", metavar="DURATION", parser=duration),
 ]
 
 # What a verb needs to know of the replicas' settings when it settles what a dead one left behind, and `serve` itself.
 
 LeaseTtl = Annotated[
     int,
-    _duration("lease-ttl", "How long a dead replica blocks a conversation.", _TURNS, COORDINATOR.lease_ms, "lease_ms"),
+    _duration(
+        "lease-ttl",
+        "How long a dead replica blocks a conversation.",
+        _FLEET,
+        COORDINATOR.lease_ms,
+        _accepted("lease_ms"),
+    ),
 ]
 ResultTtl = Annotated[
     int,
-    _duration("result-ttl", "How long an answer can be replayed.", _KEPT, COORDINATOR.result_ttl_ms, "result_ttl_ms"),
+    _duration(
+        "result-ttl",
+        "How long an answer can be replayed.",
+        _FLEET,
+        COORDINATOR.result_ttl_ms,
+        _accepted("result_ttl_ms"),
+    ),
 ]
 KeyTtl = Annotated[
-    int, _duration("key-ttl", "How long a used Idempotency-Key stays used; 0 for ever.", _KEPT, COORDINATOR.key_ttl_ms)
+    int, _duration("key-ttl", "How long a used Idempotency-Key stays used; 0 for ever.", _FLEET, COORDINATOR.key_ttl_ms)
 ]
 SessionTtl = Annotated[
-    int, _duration("session-ttl", "How long an idle session is kept.", _KEPT, COORDINATOR.session_ttl_ms)
+    int, _duration("session-ttl", "How long an idle session is kept.", _FLEET, COORDINATOR.session_ttl_ms)
 ]
 
 # Only for `serve`.
 
-Host = Annotated[str, _flag("host", "Address to listen at; without keys a loopback one.", _LISTENING)]
-Port = Annotated[int, _flag("port", "Port to listen at.", _LISTENING, min=1, max=65_535)]
+Host = Annotated[str, _flag("host", "Address to listen at; without keys a loopback one.", _CLIENTS)]
+Port = Annotated[int, _flag("port", "Port to listen at.", _CLIENTS, metavar="N", min=1, max=65_535)]
 KeysFile = Annotated[
     Path | None,
-    _flag(
-        "keys", "TOML file of the tenants' API keys; see `keys new`.", _LISTENING, metavar="FILE", show_default=False
-    ),
+    _flag("keys", "TOML file of the tenants' API keys; see `keys new`.", _CLIENTS, metavar="FILE", show_default=False),
 ]
 ApiKeysInline = Annotated[str | None, _secret(INLINE)]
 MaxBody = Annotated[int, _size("max-body", "The largest request body.", GATEWAY.max_body_bytes)]
@@ -127,7 +153,9 @@ Upstream = Annotated[
 UpstreamApiKey = Annotated[str | None, _secret("COORDINATOR_UPSTREAM_API_KEY")]
 UpstreamTimeout = Annotated[
     int,
-    _duration("upstream-timeout", "The longest silence within an answer.", _BEHIND, GATEWAY.upstream_timeout_ms),
+    _duration(
+        "upstream-timeout", "The longest silence within an answer.", _BEHIND, GATEWAY.upstream_timeout_ms, _above_0
+    ),
 ]
 TurnPolicy = Annotated[
     Literal["wait", "reject"], _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS)
@@ -137,20 +165,23 @@ TurnWait = Annotated[
     _duration("turn-wait", "The longest that a request waits for its conversation.", _TURNS, COORDINATOR.turn_wait_ms),
 ]
 TurnLimit = Annotated[
-    int, _duration("turn-limit", "The longest that a turn may run.", _TURNS, COORDINATOR.turn_limit_ms, "turn_limit_ms")
+    int,
+    _duration(
+        "turn-limit", "The longest that a turn may run.", _TURNS, COORDINATOR.turn_limit_ms, _accepted("turn_limit_ms")
+    ),
 ]
-QueueLimit = Annotated[int, _flag("queue-limit", "Requests that may wait for one conversation.", _TURNS, min=0)]
+QueueLimit = Annotated[int, _count("queue-limit", "Requests that may wait for one conversation.", _TURNS)]
 InterruptedTurns = Annotated[
     Literal["refuse", "rerun"],
     _flag("interrupted-turns", "What a keyed retry gets whose first try died with its replica.", _TURNS),
 ]
 ImplicitTurns = Annotated[
     Literal["shared", "exclusive"],
-    _flag("implicit-turns", "Whether turns of header-less conversations run side by side.", _TURNS),
+    _flag("implicit-turns", "Whether turns of header-less conversations run side by side.", _FLEET),
 ]
 OnDisconnect = Annotated[
     Literal["auto", "finish", "cancel"],
-    _flag("on-disconnect", "What becomes of a turn whose client is gone; auto finishes keyed ones.", _TURNS),
+    _flag("on-disconnect", "What becomes of a turn whose client is gone; auto finishes keyed ones.", _CLIENTS),
 ]
 DrainTimeout = Annotated[
     int,
@@ -158,13 +189,13 @@ DrainTimeout = Annotated[
 ]
 Transcripts = Annotated[
     Literal["managed", "all"],
-    _flag("transcripts", "Whose history the store keeps: sessions opened by id, or all.", _KEPT),
+    _flag("transcripts", "Whose history the store keeps: sessions opened by id, or all.", _FLEET),
 ]
 Source = Annotated[
     str,
-    _flag("source", "The source of the conversations that requests open.", _KEPT, callback=_accepted("source")),
+    _flag("source", "The source of the conversations that requests open.", _FLEET, callback=_accepted("source")),
 ]
-MaxRunning = Annotated[int, _flag("max-running", "Running turns a tenant may have; 0 for any number.", _LIMITS, min=0)]
+MaxRunning = Annotated[int, _count("max-running", "Running turns a tenant may have; 0 for any number.", _LIMITS)]
 MaxStored = Annotated[int, _size("max-stored", "The largest answer kept for replay.", COORDINATOR.max_stored_bytes)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"], _flag("log-level", "The least that is logged, to stderr.")

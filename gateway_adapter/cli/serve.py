@@ -3,17 +3,28 @@
 import asyncio
 import ipaddress
 import os
+from pathlib import Path
 
 import structlog
 import typer
 
 from coordinator import Settings
+from gateway_adapter import app
 from gateway_adapter.auth import INLINE, ApiKeys, KeysError
 from gateway_adapter.cli import logs, options
 from gateway_adapter.cli.options import COORDINATOR, GATEWAY
-from gateway_adapter.cli.values import http_url, without_secrets
+from gateway_adapter.cli.values import AskedWrongly, http_url, without_secrets
 from gateway_adapter.executors.upstream import UpstreamExecutor
 from gateway_adapter.settings import GatewaySettings
+
+NOTES = """
+Each option is also an environment variable, where empty means unset.
+
+Secrets come from the environment alone: COORDINATOR_API_KEYS (tenant:key,tenant:key) for clients, besides or instead of
+--keys, and COORDINATOR_UPSTREAM_API_KEY for the upstream.
+
+Durations are written like 500ms, 30s, 5m, 24h, 7d; sizes in bytes or like 512KB, 10MB, 4MiB.
+"""
 
 
 def serve(
@@ -44,12 +55,7 @@ def serve(
     max_stored: options.MaxStored = COORDINATOR.max_stored_bytes,
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Serve one replica of the gateway until SIGTERM or SIGINT.
-
-    Secrets come from the environment alone: COORDINATOR_API_KEYS (tenant:key,tenant:key) for clients, besides or
-    instead of --keys, and COORDINATOR_UPSTREAM_API_KEY for the upstream. Durations are written like 500ms, 30s, 5m,
-    24h, 7d; sizes in bytes or like 512KB, 10MB, 4MiB.
-    """
+    """Serve one replica of the gateway until SIGTERM or SIGINT."""
     settings = GatewaySettings(
         host=host,
         port=port,
@@ -84,12 +90,11 @@ def serve(
     _run(settings)
 
 
-def _api_keys(path: options.KeysFile, inline: str | None) -> ApiKeys:
+def _api_keys(path: Path | None, inline: str | None) -> ApiKeys:
     try:
         return ApiKeys.load(path, inline)
     except KeysError as error:
-        # What is wrong with the file names it; so does the variable's.
-        raise typer.BadParameter(str(error), param_hint="--keys" if path else INLINE) from None
+        raise AskedWrongly(f"API keys: {error}") from None
 
 
 def _check(settings: GatewaySettings) -> None:
@@ -108,7 +113,7 @@ def _check(settings: GatewaySettings) -> None:
                 settings.upstream, settings.upstream_api_key, settings.upstream_timeout_ms, settings.max_answer_bytes
             )
         except ValueError as error:
-            message = without_secrets(f"{error}, as in http://localhost:11434/v1", settings.upstream)
+            message = without_secrets(f"{settings.upstream}: {error}", settings.upstream)
             raise typer.BadParameter(message, param_hint="--upstream") from None
 
 
@@ -123,18 +128,18 @@ def _announce(settings: GatewaySettings) -> None:
     log = structlog.get_logger(__name__)
     upstream = settings.upstream
     log.info(
-        f"starting on {http_url(settings.host, settings.port)}",
+        "starting",
+        url=http_url(settings.host, settings.port),
         store=without_secrets(settings.store, settings.store),
         upstream=without_secrets(upstream, upstream) if upstream else "the built-in echo model",
-        tenants="default, without keys" if settings.keys.open else "by key",
+        tenants=settings.keys.tenants,
+        keys="none needed" if settings.keys.open else "needed",
     )
     if settings.store.startswith("embedded:"):
         log.warning("the embedded store forgets everything when this process ends, and no other replica can share it")
 
 
 def _run(settings: GatewaySettings) -> None:
-    from gateway_adapter import app  # noqa: PLC0415  # verbs that only ask a store need no web server
-
     try:
         asyncio.run(app.serve(settings))
     except OSError as error:

@@ -8,8 +8,16 @@ from coordinator import duration_ms
 from coordinator.keys import TenantKeys
 from coordinator.store import check_url
 
-_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+_DAY_MS = 86_400_000
+_LONGEST_DAYS = 36_500  # far within the whole numbers that the store's scripts can count
+_UNITS_MS = (("d", _DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 _UNITS_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class AskedWrongly(typer.TyperException):
+    """What is asked cannot be done as it is asked; no single option is to blame."""
+
+    exit_code = 2
 
 
 def duration(value: str | int) -> int:
@@ -17,13 +25,18 @@ def duration(value: str | int) -> int:
     if isinstance(value, int):
         return value
     try:
-        return duration_ms(value)
+        ms = duration_ms(value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if ms > _LONGEST_DAYS * _DAY_MS:
+        raise typer.BadParameter(f"{value!r} is too long: at most {_LONGEST_DAYS}d")
+    return ms
 
 
 def duration_text(ms: int) -> str:
-    """A duration as it is written: the inverse of `duration`."""
+    """A duration as people write it: the inverse of `duration`."""
+    if ms == _DAY_MS:
+        return "24h"
     return next((f"{ms // unit_ms}{unit}" for unit, unit_ms in _UNITS_MS if ms and ms % unit_ms == 0), "0")
 
 
@@ -38,7 +51,7 @@ def size(value: str | int) -> int:
 
 
 def size_text(count: int) -> str:
-    """A size as it is written: the inverse of `size`."""
+    """A size as people write it: the inverse of `size`."""
     units = (("GiB", 2**30), ("MiB", 2**20), ("GB", 10**9), ("MB", 10**6), ("KiB", 2**10), ("KB", 10**3))
     return next(
         (f"{count // unit_bytes}{unit}" for unit, unit_bytes in units if count and count % unit_bytes == 0), str(count)

@@ -4,9 +4,7 @@ local function settle(keys, turn, state, now, record_ms, key_ms)
   redis.call('HSET', keys.record, 'state', state, 'ended_ms', digits(now))
   redis.call('PEXPIRE', keys.record, digits(record_ms))
   redis.call('PEXPIRE', keys.events, digits(record_ms))
-  if redis.call('ZSCORE', keys.turns, turn) then
-    redis.call('ZADD', keys.turns, digits(now + record_ms), turn)
-  end
+  redis.call('ZADD', keys.turns, 'XX', digits(now + record_ms), turn)
   redis.call('ZREM', keys.running, turn)
   redis.call('SREM', keys.live, turn)
   redis.call('SREM', keys.cancelling, turn)

@@ -41,7 +41,8 @@ class DropReplyProxy(TcpService):
     def drop_next_reply(self, match: bytes = b"", *, times: int = 1) -> None:
         """Lose the reply to each of the next `times` requests whose bytes contain `match`, and close the connection.
 
-        The server executes them; replies to earlier requests of the same connection still arrive.
+        The server executes them; replies to earlier requests of the same connection still arrive. Not for connections
+        that subscribed to something: there requests and replies are no pairs.
         """
         self._armed += [match] * times
 

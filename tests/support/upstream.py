@@ -25,6 +25,9 @@ from tests.support.waiting import until
 _FLUSH_S = 0.05
 """How long sent bytes get to arrive before a reset, which may overtake them."""
 
+_SHUTDOWN_S = 0.01
+"""How long running calls get at the end; aiohttp takes 0 for no limit."""
+
 
 @dataclass(eq=False)
 class Call:
@@ -120,7 +123,7 @@ class StubUpstream:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/{path:.*}", self._post)
         # Cancelling the handler is how a caller that leaves is noticed at once, also in silence.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.0)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await self._runner.setup()
         await web.TCPSite(self._runner, LOCALHOST, 0).start()
         self.port = self._runner.addresses[0][1]

@@ -111,6 +111,18 @@ async def test_published_messages_pass(proxy: DropReplyProxy, store_server: Stor
         assert (await subscription.get_message(timeout=2))["data"] == b"hello"
 
 
+async def test_pushed_messages_are_no_replies(proxy: DropReplyProxy, store_server: StoreServer) -> None:
+    """A push between a request and the next one does not shift which reply gets lost."""
+    async with connect(proxy, protocol=3, single_connection_client=True) as client:
+        await client.execute_command("CLIENT", "TRACKING", "ON")
+        await client.get("a")
+        store_server.cli("SET", "a", "1")  # pushes an invalidation to the tracking client
+        proxy.drop_next_reply(b"PING")
+        with pytest.raises(redis.ConnectionError):
+            await client.ping()
+    assert proxy.dropped == 1
+
+
 def test_frames_end_where_they_end() -> None:
     """Every kind of frame is cut exactly, and an unfinished one waits for the rest."""
     frames = [

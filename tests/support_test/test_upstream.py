@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from collections.abc import AsyncIterator
@@ -109,8 +110,10 @@ async def test_error_answers(
 async def test_broken_answers(session: aiohttp.ClientSession, upstream: StubUpstream, model: str, stream: bool) -> None:
     """A reset is an error of the connection; a truncated answer ends cleanly and is incomplete; none is an abort."""
     if model.startswith("reset"):
-        with pytest.raises(aiohttp.ClientError):
+        with pytest.raises(aiohttp.ClientError) as raised:
             await ask(session, upstream, model, stream=stream)
+        errors = (raised.value, raised.value.__cause__)
+        assert any(isinstance(error, OSError) and error.errno == errno.ECONNRESET for error in errors)
         assert bool(upstream.calls[0].sent) == (model == "reset_mid")
     else:
         reply = await ask(session, upstream, model, stream=stream)
@@ -134,6 +137,19 @@ async def test_a_caller_that_leaves_is_noticed_in_silence(
     await upstream.until(lambda up: up.aborted == 1, timeout_s=0.5)
     assert upstream.running == 0
     assert upstream.calls[0].aborted
+
+
+@pytest.mark.parametrize("model", ["hang", "hang_mid", "gate"])
+async def test_the_end_of_the_stub_ends_its_calls(session: aiohttp.ClientSession, model: str) -> None:
+    """A test may end while calls hang: their callers see a broken connection, and it counts as nobody's abort."""
+    async with StubUpstream() as upstream:
+        asking = asyncio.create_task(ask(session, upstream, model, stream=True))
+        await upstream.until(lambda up: up.running == 1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert (upstream.running, upstream.aborted) == (0, 0)
+    with pytest.raises(aiohttp.ClientError):
+        await asking
 
 
 async def test_gates_open_one_conversation_at_a_time(session: aiohttp.ClientSession, upstream: StubUpstream) -> None:

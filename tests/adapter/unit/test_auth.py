@@ -8,6 +8,7 @@ from gateway_adapter.auth import ApiKeys, KeysError, new_key
 
 
 def digest(key):
+    """A key as the file writes it."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -42,7 +43,19 @@ def test_a_key_leads_to_its_tenant(keys, header, tenant):
 
 @pytest.mark.parametrize(
     "header",
-    [None, "", "a1", "Bearer", "Bearer ", "Basic a1", "Bearer a1 a1", "Bearer A1", "Bearer é", "Bearer \udcff", "Beärer a1"],
+    [
+        None,
+        "",
+        "a1",
+        "Bearer",
+        "Bearer ",
+        "Basic a1",
+        "Bearer a1 a1",
+        "Bearer A1",
+        "Bearer é",
+        "Bearer \udcff",
+        "Beärer a1",
+    ],
 )
 def test_any_other_bearer_is_refused(keys, header):
     """J9: a wrong, missing or non-ASCII bearer has no tenant."""
@@ -119,7 +132,9 @@ def test_a_missing_keys_file_is_a_mistake(tmp_path):
         ApiKeys.load(tmp_path / "absent.toml", None)
 
 
-@pytest.mark.parametrize("inline", ["acme", "acme:", ":k", "a b:k", "acme:k1,", "acme:kéy", "acme:a b", "acme:k1,beta:k1"])
+@pytest.mark.parametrize(
+    "inline", ["acme", "acme:", ":k", "a b:k", "acme:k1,", "acme:kéy", "acme:a b", "acme:k1,beta:k1"]
+)
 def test_a_mistake_in_inline_keys_is_named_without_the_key(inline):
     """J8, J9: a mistake in the environment's keys is named by its entry and repeats no key."""
     with pytest.raises(KeysError, match=r"^COORDINATOR_API_KEYS, entry [12]: ") as wrong:

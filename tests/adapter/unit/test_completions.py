@@ -1,6 +1,7 @@
 """The two forms of a chat answer and the way from each to the other."""
 
 import json
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -12,7 +13,7 @@ from openai import AsyncOpenAI
 from gateway_adapter.completions import Aggregator, as_events, assistant_message_of
 from gateway_adapter.sse import DONE, KEEP_ALIVE, data_of, event, is_done
 
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "role": "assistant",
     "content": "Hello\x00 \U0001f642 \ud83d wörld",
     "refusal": None,
@@ -30,7 +31,12 @@ ANSWER = {
     "system_fingerprint": None,
     "service_tier": "default",
     "choices": [
-        {"index": 0, "message": MESSAGE, "logprobs": {"content": [{"token": "H", "logprob": -0.5}]}, "finish_reason": "stop"},
+        {
+            "index": 0,
+            "message": MESSAGE,
+            "logprobs": {"content": [{"token": "H", "logprob": -0.5}]},
+            "finish_reason": "stop",
+        },
         {"index": 1, "message": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": "length"},
     ],
     "usage": {"prompt_tokens": 3, "completion_tokens": 9007199254740993, "total_tokens": 9007199254740996},
@@ -38,12 +44,14 @@ ANSWER = {
 
 
 def chunk(delta=None, finish=None, /, **fields):
+    """An event with one chunk of a chat stream."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
     head = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
     return event(json.dumps(head | {"choices": choices} | fields).encode())
 
 
 def aggregated(*blocks):
+    """An aggregator that has read these blocks."""
     aggregator = Aggregator()
     for block in blocks:
         aggregator.add(block)
@@ -51,11 +59,12 @@ def aggregated(*blocks):
 
 
 def message_of(*blocks):
+    """The first message these blocks amount to."""
     return json.loads(aggregated(*blocks).body())["choices"][0]["message"]
 
 
 def test_a_streamed_answer_equals_its_json_form():
-    """F1, F4: an answer turned into events and put together again has the same content, calls, ids, usage and reason."""
+    """F1, F4: an answer turned into events and back has the same content, calls, ids, usage and reason."""
     aggregator = aggregated(*as_events(json.dumps(ANSWER).encode(), include_usage=True))
     assert json.loads(aggregator.body()) == ANSWER
     assert (aggregator.complete, aggregator.seen_done, aggregator.failed) == (True, True, False)
@@ -123,11 +132,26 @@ def test_deltas_are_put_together():
 def test_tool_calls_are_put_together_by_index():
     """F4: interleaved pieces of several calls end up in their own call, in the order of their index."""
     message = message_of(
-        chunk({"content": None, "tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g"}}]}),
-        chunk({"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}),
-        chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"x'}}, {"index": 1, "function": {"arguments": "{"}}]}),
-        chunk({"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "}"}}]}),
-        chunk({"tool_calls": [{"index": 0, "id": None, "function": {"name": None, "arguments": '": 1}'}}]}, "tool_calls"),
+        chunk(
+            {"content": None, "tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g"}}]}
+        ),
+        chunk(
+            {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}
+        ),
+        chunk(
+            {
+                "tool_calls": [
+                    {"index": 0, "function": {"arguments": '{"x'}},
+                    {"index": 1, "function": {"arguments": "{"}},
+                ]
+            }
+        ),
+        chunk(
+            {"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "}"}}]}
+        ),
+        chunk(
+            {"tool_calls": [{"index": 0, "id": None, "function": {"name": None, "arguments": '": 1}'}}]}, "tool_calls"
+        ),
     )
     assert message == {
         "role": "assistant",
@@ -153,7 +177,10 @@ def test_calls_without_an_index_are_told_apart_by_id():
 def test_function_call_audio_and_logprobs_are_put_together():
     """F4: what comes in pieces inside an object is put together there."""
     logprobs = [{"content": [{"token": token}], "refusal": None} for token in "ab"]
-    first = {"index": 0, "delta": {"function_call": {"name": "f", "arguments": "{"}, "audio": {"id": "x", "data": "AA"}}}
+    first = {
+        "index": 0,
+        "delta": {"function_call": {"name": "f", "arguments": "{"}, "audio": {"id": "x", "data": "AA"}},
+    }
     second = {"index": 0, "delta": {"function_call": {"arguments": "}"}, "audio": {"id": "x", "data": "BB"}}}
     aggregator = aggregated(
         chunk(choices=[first | {"logprobs": logprobs[0]}]), chunk(choices=[second | {"logprobs": logprobs[1]}])
@@ -165,7 +192,7 @@ def test_function_call_audio_and_logprobs_are_put_together():
 
 
 def test_what_belongs_to_the_whole_answer_is_kept():
-    """F1: id, time, model, fingerprint, tier, usage and what else the upstream says of an answer are in the JSON form."""
+    """F1: id, time, model, fingerprint, tier, usage and what else the upstream says of an answer are kept."""
     body = json.loads(
         aggregated(
             event(b'{"id":"","created":0,"model":"","choices":[],"prompt_filter_results":[1]}'),
@@ -219,8 +246,8 @@ def test_the_message_for_the_transcript():
     """B2: the transcript gets the first choice's message, from either form of the answer."""
     raw = b'{"role": "assistant",  "content":"\\u0000 9007199254740993 \\ud83d","n":123456789012345678901234567890}'
     body = b'{"choices": [ {"index":0,"message":' + raw + b'}, {"message": {}} ]}'
-    assert json.loads(assistant_message_of(body)) == json.loads(raw)
-    assert json.loads(aggregated(*as_events(body, include_usage=False)).assistant_message()) == json.loads(raw)
+    assert json.loads(assistant_message_of(body) or b"") == json.loads(raw)
+    assert json.loads(aggregated(*as_events(body, include_usage=False)).assistant_message() or b"") == json.loads(raw)
     assert Aggregator().assistant_message() is None
 
 
@@ -252,11 +279,13 @@ def test_what_is_no_answer_has_no_events(body):
 def test_usage_is_streamed_when_asked_for(include_usage):
     """F4: the last chunk before `[DONE]` tells the usage, without choices, exactly when the request asked for it."""
     *blocks, done = as_events(json.dumps(ANSWER).encode(), include_usage)
-    chunks = [json.loads(data_of(block)) for block in blocks]
+    chunks = [json.loads(data_of(block) or b"") for block in blocks]
     assert is_done(done)
     assert [chunk["usage"] for chunk in chunks if chunk.get("usage")] == [ANSWER["usage"]] * include_usage
     assert [chunk for chunk in chunks if not chunk["choices"]] == chunks[-1:] * include_usage
-    assert {(chunk["id"], chunk["model"], chunk["created"]) for chunk in chunks} == {("chatcmpl-1", "m-1", ANSWER["created"])}
+    assert {(chunk["id"], chunk["model"], chunk["created"]) for chunk in chunks} == {
+        ("chatcmpl-1", "m-1", ANSWER["created"])
+    }
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
 
 
@@ -277,11 +306,12 @@ async def test_the_openai_client_reads_both_forms():
     app = web.Application()
     app.router.add_post("/v1/chat/completions", answer)
     async with TestServer(app) as server, AsyncOpenAI(base_url=str(server.make_url("/v1")), api_key="x") as client:
-        asked = {"model": "m-1", "messages": [{"role": "user", "content": "hi"}]}
+        asked: dict[str, Any] = {"model": "m-1", "messages": [{"role": "user", "content": "hi"}]}
         plain = await client.chat.completions.create(**asked)
         async with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
             streamed = await stream.get_final_completion()
-    for completion in (plain, streamed):
+    completions: list[Any] = [plain, streamed]
+    for completion in completions:
         said = completion.choices[0].message
         assert (completion.id, completion.usage.total_tokens) == ("chatcmpl-1", 9007199254740996)
         assert (said.content, said.reasoning_content) == ("Hello \U0001f642", "Because.")

@@ -11,22 +11,27 @@ URL = "https://example.org/a.png"
 
 
 def user(content):
+    """A user message."""
     return {"role": "user", "content": content}
 
 
 def system(content):
+    """A system message."""
     return {"role": "system", "content": content}
 
 
 def text(value, kind="text"):
+    """A text part."""
     return {"type": kind, "text": value}
 
 
 def image(url=URL, **fields):
+    """An image part."""
     return {"type": "image_url", "image_url": {"url": url, **fields}}
 
 
 def opening(*messages, **fields):
+    """The opening of a body with these messages."""
     return opening_of({"messages": list(messages), **fields})
 
 
@@ -53,7 +58,7 @@ def test_the_same_content_in_another_form_is_the_same_opening(case):
 
 
 def test_only_the_opening_counts():
-    """A1, A2: model, tools, roles of system texts and everything after the first user message leave the opening as it is."""
+    """A1, A2: model, tools, roles of system texts and all that follows the first user message do not count."""
     first = opening(system("be kind"), user("hi"), model="a")
     later = [{"role": "assistant", "content": [{"type": "brand_new"}]}, user(None), system("other")]
     assert first == opening(system("be kind"), user("hi"), *later, model="b", tools=[1], temperature=0.5)
@@ -124,7 +129,7 @@ def test_fields_of_a_part_never_run_together(pairs):
     assert one != other
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "no messages": ({}, "messages"),
     "null": ({"messages": None}, "messages"),
     "no list": ({"messages": {"role": "user"}}, "messages"),
@@ -147,7 +152,10 @@ REFUSED = {
     "system a number": ({"messages": [system(7), user("hi")]}, "messages[0].content"),
     "text no string": ({"messages": [user([text(None)])]}, "messages[0].content[0].text"),
     "image no url": ({"messages": [user([image(None)])]}, "messages[0].content[0].image_url"),
-    "image a number": ({"messages": [user([{"type": "image_url", "image_url": 1}])]}, "messages[0].content[0].image_url"),
+    "image a number": (
+        {"messages": [user([{"type": "image_url", "image_url": 1}])]},
+        "messages[0].content[0].image_url",
+    ),
     "detail a number": ({"messages": [user([image(detail=1)])]}, "messages[0].content[0].image_url.detail"),
     "audio no object": ({"messages": [user([{"type": "input_audio"}])]}, "messages[0].content[0].input_audio"),
     "audio no data": (

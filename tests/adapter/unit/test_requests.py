@@ -27,16 +27,20 @@ from gateway_adapter.requests import (
 
 
 def headers(*values, name="Idempotency-Key"):
+    """The headers of a request that sends one of them this often."""
     return CIMultiDictProxy(CIMultiDict([(name, value) for value in values]))
 
 
 def nested(levels):
+    """A chat body of this depth."""
     return b'{"model":"m","x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
 
 
 def test_a_chat_body_is_read():
     """H1, J4: form and model are read, and the bytes stay as they came."""
-    raw = b' { "model" : "m", "stream": true, "stream_options": {"include_usage": true}, "n": 12345678901234567890123 } '
+    raw = (
+        b' { "model" : "m", "stream": true, "stream_options": {"include_usage": true}, "n": 12345678901234567890123 } '
+    )
     chat = parse_chat(raw)
     assert (chat.raw, chat.model, chat.stream, chat.include_usage) == (raw, "m", True, True)
     assert chat.fields["n"] == 12345678901234567890123
@@ -90,7 +94,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_wrong_body_is_refused(case):
-    """J8, J10: what cannot be read, or asks for something impossible, is 400 and names the place, however deep or long."""
+    """J8, J10: what cannot be read, or asks for the impossible, is 400 and names the place, however deep or long."""
     raw, code, param = REFUSED[case]
     with pytest.raises(InvalidRequest) as refused:
         parse_chat(raw)
@@ -107,11 +111,12 @@ def test_the_depth_limit_is_the_same_everywhere_on_the_stack():
 
 
 def canonical(raw):
+    """What the fingerprint of a request is made of."""
     return parse_chat(raw).canonical
 
 
 def test_form_order_and_white_space_do_not_make_another_request():
-    """F2: key order, white space, `stream`, `stream_options` and the spelling of a character leave the request the same."""
+    """F2: key order, white space, `stream`, `stream_options` and a character's spelling leave the request the same."""
     one = canonical('{"model":"m","x":{"b":1,"a":"é"}}'.encode())
     other = b'{ "stream":true, "x": { "a":"\\u00e9","b": 1},\n"stream_options":{"include_usage":true},"model":"m" }'
     assert canonical(other) == one
@@ -227,7 +232,9 @@ def test_a_blank_idempotency_key_is_absent(values):
     assert idempotency_key(headers(*values)) is None
 
 
-@pytest.mark.parametrize("values", [["a b"], ["x" * 256], ["a\x7f"], ["a\x00"], ["é"], ["\udcff"], ["a", "a"], ["", "a"]])
+@pytest.mark.parametrize(
+    "values", [["a b"], ["x" * 256], ["a\x7f"], ["a\x00"], ["é"], ["\udcff"], ["a", "a"], ["", "a"]]
+)
 def test_an_odd_idempotency_key_is_refused(values):
     """F8: anything else, and a repeated header, is 400 `invalid_idempotency_key`."""
     with pytest.raises(InvalidRequest) as refused:
@@ -252,7 +259,8 @@ def test_an_identifier_may_hold_any_printable_text(value):
 
 
 @pytest.mark.parametrize(
-    "value", ["", ".", "..", "x" * 257, "a\nb", "\x00", "a\x7f", "\x85", "\ud800", b"\xff".decode("utf-8", "surrogateescape")]
+    "value",
+    ["", ".", "..", "x" * 257, "a\nb", "\x00", "a\x7f", "\x85", "\ud800", b"\xff".decode("utf-8", "surrogateescape")],
 )
 def test_an_impossible_identifier_is_refused(value):
     """B3: more than 256 characters, control characters, broken UTF-8, `.` and `..` are 400."""
@@ -269,7 +277,7 @@ async def test_a_header_that_is_not_utf8_is_refused():
     async def answer(request):
         value = single_header(request.headers, "X-Hermes-Session-Id")
         try:
-            seen.append(session_id(value))
+            seen.append(session_id(value or ""))
         except InvalidRequest as refused:
             seen.append(refused.code)
         return web.Response()
@@ -279,7 +287,9 @@ async def test_a_header_that_is_not_utf8_is_refused():
     async with TestServer(app) as server:
         for value in (b"\xff\xfe", "é".encode()):
             reader, writer = await asyncio.open_connection(server.host, server.port)
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Hermes-Session-Id: " + value + b"\r\n\r\n")
+            writer.write(
+                b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Hermes-Session-Id: " + value + b"\r\n\r\n"
+            )
             await reader.read()
             writer.close()
             await writer.wait_closed()

@@ -1,6 +1,7 @@
 """The event splitter and the reading and writing of single events."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,7 @@ def test_no_cut_of_the_stream_changes_its_events(pieces, cuts):
     expected = whole.feed(stream)
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     splitter = EventSplitter()
-    blocks = [
-        block for start, end in zip(places, places[1:], strict=False) for block in splitter.feed(stream[start:end])
-    ]
+    blocks = [block for start, end in pairwise(places) for block in splitter.feed(stream[start:end])]
     assert (blocks, splitter.rest()) == (expected, whole.rest())
     assert b"".join(blocks) + splitter.rest() == stream
 
@@ -29,7 +28,11 @@ def test_no_cut_of_the_stream_changes_its_events(pieces, cuts):
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_every_line_ending_ends_an_event(line_end):
     """H7: events end at a blank line, whichever of the three line endings the upstream writes."""
-    blocks = [b"event: x" + line_end + b"data: 1" + line_end * 2, b": comment" + line_end * 2, b"data: 2" + line_end * 2]
+    blocks = [
+        b"event: x" + line_end + b"data: 1" + line_end * 2,
+        b": comment" + line_end * 2,
+        b"data: 2" + line_end * 2,
+    ]
     splitter = EventSplitter()
     assert splitter.feed(b"".join(blocks) + b"data: 3" + line_end) == blocks
     assert splitter.rest() == b"data: 3" + line_end

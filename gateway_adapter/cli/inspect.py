@@ -1,0 +1,97 @@
+"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, delete, prune."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from coordinator import Coordinator, SessionBusy
+from gateway_adapter.auth import DEFAULT_TENANT
+from gateway_adapter.cli import options
+from gateway_adapter.cli.asking import asks_store
+from gateway_adapter.cli.output import Answer, counted, listing, sheet
+from gateway_adapter.cli.shown import session_facts, session_row, turn_facts, turn_row
+from gateway_adapter.representation import session_json, turn_json
+
+
+@asks_store
+async def sessions(
+    coordinator: Coordinator,
+    tenant: options.TenantName = DEFAULT_TENANT,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 20,
+) -> Answer:
+    """List a tenant's sessions, the most recently active first."""
+    found = await coordinator.sessions(tenant, limit=limit + 1)
+    views, more = found[:limit], len(found) > limit
+    data = {"object": "list", "data": [session_json(view) for view in views], "has_more": more}
+    note = f"there are more: --limit {2 * limit}" if more else ""
+    return Answer(data, listing([session_row(view) for view in views], "no sessions"), note)
+
+
+@asks_store
+async def session(
+    coordinator: Coordinator, session_id: options.SessionId, tenant: options.TenantName = DEFAULT_TENANT
+) -> Answer:
+    """Show a session. An id that begins with a dash goes behind two: session -- -id"""
+    view = await coordinator.session(tenant, session_id)
+    return Answer(session_json(view), sheet(session_facts(view)))
+
+
+@asks_store
+async def turns(
+    coordinator: Coordinator,
+    session_id: options.OfSession = None,
+    tenant: options.TenantName = DEFAULT_TENANT,
+) -> Answer:
+    """List the turns of a session that still have a record; without an id, the tenant's running turns."""
+    if session_id is None:
+        views, nothing = await coordinator.running_turns(tenant), "no running turns"
+    else:
+        views, nothing = await coordinator.turns(tenant, session_id), "no turns"
+    data = {"object": "list", "data": [turn_json(view) for view in views]}
+    return Answer(data, listing([turn_row(view) for view in views], nothing))
+
+
+@asks_store
+async def turn(
+    coordinator: Coordinator, turn_id: options.TurnId, tenant: options.TenantName = DEFAULT_TENANT
+) -> Answer:
+    """Show a turn by its token. Its answer is not shown."""
+    view = await coordinator.turn_view(tenant, turn_id)
+    if view is None:
+        raise typer.TyperException("no such turn, or its record is no longer kept")
+    return Answer(turn_json(view), sheet(turn_facts(view)))
+
+
+@asks_store
+async def delete(
+    coordinator: Coordinator,
+    session_id: options.SessionId,
+    tenant: options.TenantName = DEFAULT_TENANT,
+    force: Annotated[bool, typer.Option("--force", help="End its running and waiting turns first.")] = False,
+    receipts: Annotated[
+        bool, typer.Option("--receipts", help="Erase also the answers that keyed clients can fetch again.")
+    ] = False,
+) -> Answer:
+    """Retire a session for good and erase what it holds. An id that begins with a dash: delete -- -id"""
+    try:
+        ended = await coordinator.delete_session(tenant, session_id, force=force, receipts=receipts)
+    except SessionBusy as error:
+        where = f" on {error.holder}" if error.holder else ""
+        raise typer.TyperException(f"a turn is running or waiting in this session{where}; --force ends it") from None
+    data = {"id": session_id, "object": "session.deleted", "deleted": True, "ended_turns": ended}
+    return Answer(data, Text(f"deleted; {counted(len(ended), 'turn')} ended" if ended else "deleted"))
+
+
+@asks_store
+async def prune(
+    coordinator: Coordinator,
+    tenant: options.AnyTenant = None,
+    horizon: options.Horizon = None,
+) -> Answer:
+    """Drop conversations that were idle for the horizon, and finish what a dead replica left half done."""
+    tenants = [tenant] if tenant else await coordinator.tenants()
+    dropped = {name: await coordinator.prune(name, horizon) for name in tenants}
+    total = sum(dropped.values())
+    data = {"object": "prune", "dropped": total, "tenants": dropped}
+    return Answer(data, Text(f"{counted(total, 'conversation')} dropped, {counted(len(tenants), 'tenant')} looked at"))

@@ -1,0 +1,121 @@
+"""A replica inside the test's own process, on a real port: what a test asks of it goes over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import redis
+from aiohttp import web
+
+from coordinator import Coordinator, Settings
+from gateway_adapter import context
+from gateway_adapter.app import Runner, make_app
+from gateway_adapter.settings import GatewaySettings
+from tests.support import clients
+from tests.support.clients import Reply
+from tests.support.process import LOCALHOST
+from tests.support.servers import StoreServer
+from tests.support.snapshot import Snapshot, snapshot
+from tests.support.upstream import StubUpstream
+from tests.support.waiting import until
+
+_OF_THE_COORDINATOR = frozenset(field.name for field in dataclasses.fields(Settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Gateway:
+    """One running replica. The options of its calls are those of `tests.support.clients`."""
+
+    http: aiohttp.ClientSession
+    url: str
+    app: web.Application
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Its coordinator: for what has no address over HTTP."""
+        return self.app[context.COORDINATOR]
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]] | str, **options: Any) -> Reply:
+        """One chat completion."""
+        return await clients.chat(self.http, self.url, messages, **options)
+
+    async def request(self, method: str, path: str, **options: Any) -> Reply:
+        """Any request."""
+        return await clients.request(self.http, method, self.url + path, **options)
+
+    async def session(self, session_id: str, **options: Any) -> Reply:
+        """`GET /api/sessions/{id}`."""
+        return await self.request("GET", session_path(session_id), **options)
+
+    async def delete(self, session_id: str, query: str = "", **options: Any) -> Reply:
+        """`DELETE /api/sessions/{id}`."""
+        return await self.request("DELETE", session_path(session_id) + query, **options)
+
+
+def session_path(session_id: str) -> str:
+    """The path of a session, whatever its id is made of."""
+    return f"/api/sessions/{quote(session_id, safe='')}"
+
+
+@asynccontextmanager
+async def running(http: aiohttp.ClientSession, **settings: Any) -> AsyncIterator[Gateway]:
+    """A replica set up by `GatewaySettings` and `Settings`, which are told apart by their names."""
+    coordinator = {name: value for name, value in settings.items() if name in _OF_THE_COORDINATOR}
+    own = {name: value for name, value in settings.items() if name not in _OF_THE_COORDINATOR}
+    app = make_app(GatewaySettings(coordinator=Settings(**coordinator), **own))
+    runner = Runner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, LOCALHOST, 0).start()
+        yield Gateway(http, f"http://{LOCALHOST}:{runner.addresses[0][1]}", app)
+    finally:
+        await runner.cleanup()
+
+
+def dump(server: StoreServer) -> Snapshot:
+    """Everything the store holds."""
+    with redis.Redis.from_url(server.url) as client:
+        return snapshot(client)
+
+
+def user(content: Any) -> dict[str, Any]:
+    """A user message."""
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any) -> dict[str, Any]:
+    """An assistant message."""
+    return {"role": "assistant", "content": content}
+
+
+async def hold(
+    gateway: Gateway, upstream: StubUpstream, messages: Sequence[Mapping[str, Any]] | str, **options: Any
+) -> asyncio.Task[Reply]:
+    """A request whose upstream call runs until the test releases it."""
+    running = upstream.running
+    asking = asyncio.create_task(gateway.chat(messages, **{"model": "gate", **options}))
+    await upstream.until(lambda up: up.running == running + 1)
+    return asking
+
+
+async def queued(gateway: Gateway, session_id: str, count: int = 1) -> None:
+    """Wait until so many requests wait for the session."""
+
+    async def enough() -> bool:
+        waiting: int = (await gateway.session(session_id)).json()["queued"]
+        return waiting == count
+
+    await until(enough, what=f"a queue of {count}")
+
+
+def end_lease(server: StoreServer) -> None:
+    """Let the leases of all running turns end, as they do a while after their replica died."""
+    key = "coord1:{default}:running"
+    for turn in server.cli("ZRANGE", key, 0, -1):
+        server.cli("ZADD", key, "XX", 1, turn)
