@@ -23,8 +23,9 @@ from coordinator.errors import (
     TurnEnded,
     UnknownExecution,
 )
-from coordinator.identity import Declared, Explicit, Implicit, Minted, fingerprint
+from coordinator.identity import Address, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
 from coordinator.outcomes import (
+    RESET_REASONS,
     HostSession,
     LiveTurn,
     Relation,
@@ -39,6 +40,8 @@ from coordinator.settings import Settings, duration_ms
 from coordinator.turn import Turn
 
 __all__ = [
+    "RESET_REASONS",
+    "Address",
     "AdmissionConflict",
     "CommitUnconfirmed",
     "Coordinator",
@@ -77,4 +80,5 @@ __all__ = [
     "UnknownExecution",
     "duration_ms",
     "fingerprint",
+    "is_ours",
 ]

@@ -127,7 +127,7 @@ class Coordinator:
             StoreUnavailable: not confirmed; the same call again finds out.
         """
         target = target_of(tenant, Explicit(session_id))
-        # A host's id that is bound moves its conversation on first: the end is recorded, so a second try does not again.
+        # A host's id that is bound moves its conversation on first: its end is recorded, so no second try does again.
         await self._end(tenant, target, "deleted", over_accidents=False)
         answer = await self._steps.session_delete(
             tenant, target, generation_of(session_id), uuid4().hex, force=force, receipts=receipts, nonce=new_nonce()
@@ -152,8 +152,8 @@ class Coordinator:
     ) -> Reset:
         """Opens the next generation of a conversation, at once: what runs in the old one is stopped.
 
-        `expected`: the session id or generation that must be current. With a key the same reset, sent again at any
-        time, is answered as the first time and moves nothing.
+        `expected`: the session id or generation that must be current. With a key the same reset, sent again at
+        any time, is answered as the first time and moves nothing.
 
         Raises:
             ValueError: an unknown reason, or an id that a client chose: it has no next generation.
@@ -221,8 +221,8 @@ class Coordinator:
         parent: str | None = None,
         relation: Relation = "none",
     ) -> HostSession:
-        """Records a host's own session id. With a key it is bound to that conversation's current generation, for good; a
-        compression of a bound parent goes on in the parent's; a fork is bound to none.
+        """Records a host's own session id. With a key it is bound to that conversation's current generation, for good;
+        a compression of a bound parent goes on in the parent's; a fork is bound to none.
 
         Raises:
             ValueError: the id has the form of ours.
@@ -243,8 +243,8 @@ class Coordinator:
         return answer
 
     async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
-        """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the six
-        boundary reasons, once, while the generation it was bound in is still current."""
+        """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
+        six boundary reasons, once, while the generation it was bound in is still current."""
         return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=False)
 
     async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:

@@ -132,6 +132,11 @@ def parse_session_id(session_id: str) -> SessionId | None:
     return SessionId(match[1], int(match[2]), match[3]) if match else None
 
 
+def is_ours(session_id: str) -> bool:
+    """Whether an id has our full pattern; any other is one that a client chose."""
+    return parse_session_id(session_id) is not None
+
+
 def generation_of(session_id: str) -> int:
     """The generation a session id stands for; a client-chosen id has only one."""
     ours = parse_session_id(session_id)
@@ -144,7 +149,7 @@ def record_digest(session_id: str) -> str:
 
 
 def declared_scope(tenant: str, cid: str, generation: int, nonce: str) -> str:
-    """Affinity scope of a declared conversation: `gwk_` and 24 hex. The cid stands for tenant, source and key, each framed."""
+    """Affinity scope of a declared conversation: `gwk_` and 24 hex. The cid stands for tenant, source, key."""
     return "gwk_" + framed_digest("declared", tenant, cid, str(generation), nonce).hex()[:24]
 
 

@@ -134,7 +134,7 @@ class SessionSteps(StepRunner):
         unknown_reply("session_open", reply)
 
     async def session_fork(self, tenant: str, origin: Target, cid: str) -> tuple[str, int] | Word:
-        """Opens a session that starts with a copy of another's transcript. Returns its id and how many messages it has."""
+        """Opens a session that starts with a copy of another's transcript. Returns its id and its message count."""
         keys = TenantKeys(tenant)
         reply = await self._run(
             "session_fork",

@@ -381,7 +381,12 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
             },
-            {"horizon_ms": horizon_ms, "lease_ms": self._settings.lease_ms, "vouch_ms": self._settings.vouch_ms, "nonce": new_nonce()},
+            {
+                "horizon_ms": horizon_ms,
+                "lease_ms": self._settings.lease_ms,
+                "vouch_ms": self._settings.vouch_ms,
+                "nonce": new_nonce(),
+            },
             tail_keys=[
                 key
                 for cid in cids

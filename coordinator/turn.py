@@ -33,7 +33,8 @@ class Turn:
 
     On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving
     the block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When
-    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost` or `TurnCancelled`.
+    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost`, `TurnCancelled`,
+    or `StaleGeneration` when its conversation was reset.
     """
 
     def __init__(

@@ -41,10 +41,13 @@ def make_app(settings: GatewaySettings) -> web.Application:
             web.post("/v1/chat/completions", chat_completions.post),
             web.get("/v1/models", models.get),
             web.get("/api/sessions", sessions.list_sessions),
+            web.post("/api/sessions", sessions.create_session),
             # `{id}` alone would not match an id with braces
             web.get("/api/sessions/{id:[^/]+}", sessions.get_session),
             web.delete("/api/sessions/{id:[^/]+}", sessions.delete_session),
             web.get("/api/sessions/{id:[^/]+}/messages", sessions.get_messages),
+            web.post("/api/sessions/{id:[^/]+}/reset", sessions.reset_session),
+            web.post("/api/sessions/{id:[^/]+}/fork", sessions.fork_session),
             web.get("/healthz", health.healthz),
             web.get("/readyz", health.readyz),
         ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gateway_adapter.cli.inspect import delete, prune, session, sessions, turn, turns
+from gateway_adapter.cli.inspect import delete, prune, reset, session, sessions, turn, turns
 from gateway_adapter.cli.keys import new
 from gateway_adapter.cli.serve import NOTES, serve
 
@@ -50,6 +50,6 @@ def _commands() -> typer.Typer:
     commands.add_typer(keys, name="keys", rich_help_panel="Gateway")
     for verb in (sessions, session, turns, turn):
         commands.command(rich_help_panel="Look")(verb)
-    for verb in (delete, prune):
+    for verb in (reset, delete, prune):
         commands.command(rich_help_panel="Tidy")(verb)
     return commands

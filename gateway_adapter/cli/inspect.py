@@ -1,11 +1,11 @@
-"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, delete, prune."""
+"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, reset, delete, prune."""
 
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from coordinator import Coordinator, SessionBusy
+from coordinator import Coordinator, Explicit, SessionBusy, is_ours
 from gateway_adapter.auth import DEFAULT_TENANT
 from gateway_adapter.cli import options
 from gateway_adapter.cli.asking import asks_store
@@ -81,6 +81,29 @@ async def delete(
         raise typer.TyperException(f"a turn is running or waiting in this session{where}; --force ends it") from None
     data = {"id": session_id, "object": "session.deleted", "deleted": True, "ended_turns": ended}
     return Answer(data, Text(f"deleted; {counted(len(ended), 'turn')} ended" if ended else "deleted"))
+
+
+@asks_store
+async def reset(
+    coordinator: Coordinator,
+    session_id: options.SessionId,
+    tenant: options.TenantName = DEFAULT_TENANT,
+    reason: options.Reason = "session_reset",
+) -> Answer:
+    """Open the next generation of a session's conversation; what runs in this one is stopped."""
+    if not is_ours(session_id):
+        raise typer.TyperException("a session under an id that the client chose has no next generation")
+    done = await coordinator.reset_session(tenant, Explicit(session_id), reason=reason)
+    data = {
+        "id": session_id,
+        "object": "session.reset",
+        "reason": done.reason,
+        "generation": done.generation,
+        "session_id": done.session_id,
+        "ended_turns": done.stopped,
+    }
+    ended = f"; {counted(len(done.stopped), 'turn')} ended" if done.stopped else ""
+    return Answer(data, Text(f"generation {done.generation}: {done.session_id}{ended}"))
 
 
 @asks_store
