@@ -23,6 +23,7 @@ from coordinator.errors import (
     TurnEnded,
     UnknownExecution,
 )
+from coordinator.fleet import ReplicaView
 from coordinator.identity import Address, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
 from coordinator.outcomes import (
     RESET_REASONS,
@@ -61,6 +62,7 @@ __all__ = [
     "Refused",
     "Relation",
     "Replay",
+    "ReplicaView",
     "Reset",
     "Result",
     "RetryLater",

@@ -110,7 +110,7 @@ class Admission:
                     case Granted():
                         return outcome
                     case Seen():
-                        view = await self._join(attempt, outcome)
+                        view = await self._join(attempt, outcome, woken)
                         if view is not None and view.state != "interrupted":
                             return Replay(view)
                         if view is not None:
@@ -195,12 +195,15 @@ class Admission:
             await self._steps.synchronise()
         return ",".join(map(str, self._settings.daily.around(self._steps.clock.now())))
 
-    async def _join(self, attempt: Attempt, seen: Seen) -> TurnView | None:
+    async def _join(self, attempt: Attempt, seen: Seen, woken: asyncio.Event) -> TurnView | None:
         """The ended turn that the key names, waited for while it runs; None when there is none to be told of."""
         pause_s = _JOIN_FIRST_S
         while (view := await self._look(attempt, seen)) is not None and view.state == "running":
             self._check_draining()
-            await asyncio.sleep(pause_s)
+            if attempt.request.follow and view.event_count:
+                return view
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), pause_s)  # set early only when nobody may wait any longer
             pause_s = min(2 * pause_s, _JOIN_MOST_S)
         return view
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 from coordinator.admission import Admission
 from coordinator.background import Background
 from coordinator.errors import AdmissionConflict, CoordinatorError, SessionBusy, SessionNotFound, StaleGeneration
+from coordinator.fleet import Fleet, ReplicaView
 from coordinator.identity import (
     Declared,
     Explicit,
@@ -69,15 +70,16 @@ class Coordinator:
         self._janitor = Janitor(store, self._steps, self._views, settings)
         self._keeper = keeper
         self._background = background
+        self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
         self._admission = Admission(self._steps, settings, mailbox, background)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, url: str, settings: Settings | None = None, *, clean: bool = True) -> AsyncIterator[Self]:
+    async def open(cls, url: str, settings: Settings | None = None, *, serving: bool = True) -> AsyncIterator[Self]:
         """A coordinator on the store at `url` (`embedded://`, `redis://`, `rediss://`, `unix://`).
 
-        It opens without asking the store, which may be away: each call says so then. With `clean` off it leaves the
-        cleaning to others, as short-lived tools do.
+        It opens without asking the store, which may be away: each call says so then. With `serving` off it neither
+        cleans nor counts among the replicas, as befits short-lived tools.
 
         Raises:
             ValueError: the URL or a setting makes no sense.
@@ -85,14 +87,15 @@ class Coordinator:
         settings = settings or Settings()
         async with (
             Store(url, settings) as store,
-            Mailbox(store, settings.replica) as mailbox,
             Keeper(url, settings) as keeper,
+            Mailbox(store, settings.replica, keeper.hurry) as mailbox,
             Background(_CLOSE_S) as background,
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
             async with contextlib.AsyncExitStack() as stack:
-                if clean:
+                if serving:
                     await stack.enter_async_context(coordinator._janitor)
+                    await stack.enter_async_context(coordinator._fleet)
                 yield coordinator
 
     def turn(self, request: TurnRequest) -> Turn:
@@ -113,6 +116,36 @@ class Coordinator:
     def drain(self) -> None:
         """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
         self._admission.drain()
+
+    def interrupt(self) -> None:
+        """Ends every turn that runs here: each is cancelled, recorded as interrupted, and released."""
+        self._keeper.interrupt_all()
+
+    async def cancel_session(self, tenant: str, session_id: str) -> list[str]:
+        """Asks the session's live turns to stop, wherever they run. Returns them. Raises SessionNotFound."""
+        answer = await self._steps.turn_cancel(tenant, target_of(tenant, Explicit(session_id)))
+        return await self._stopping(tenant, answer)
+
+    async def cancel_turn(self, tenant: str, turn: str) -> bool:
+        """Asks one turn to stop. Returns whether it was live. Raises SessionNotFound: there is no record of it."""
+        view = await self._views.turn(tenant, turn)
+        if view is None:
+            raise SessionNotFound("no such turn")
+        if view.state != "running":
+            return False
+        answer = await self._steps.turn_cancel(tenant, Target(view.cid, view.session_id), turn)
+        return bool(await self._stopping(tenant, answer))
+
+    async def _stopping(self, tenant: str, answer: list[str] | Word) -> list[str]:
+        if isinstance(answer, Word):
+            raise SessionNotFound("no such session")
+        with contextlib.suppress(CoordinatorError):
+            await self._steps.tell_stopping(tenant, answer)
+        return answer
+
+    async def replicas(self) -> list[ReplicaView]:
+        """The replicas that serve on this store."""
+        return await self._fleet.replicas()
 
     async def delete_session(
         self, tenant: str, session_id: str, *, force: bool = False, receipts: bool = False
@@ -137,6 +170,7 @@ class Coordinator:
                 raise SessionNotFound("no such session")
             case Busy(holder, left_ms):
                 raise SessionBusy("a turn is running in this session", max(1, min(left_ms // 1000, 5)), holder)
+        await self._stopping(tenant, answer)
         await self._janitor.erase(tenant, target.cid)
         return answer
 
@@ -182,6 +216,7 @@ class Coordinator:
                 raise StaleGeneration("the conversation is not where the request expects it")
             case Word():
                 raise SessionNotFound("no such session")
+        await self._stopping(tenant, answer.stopped)
         await self._janitor.erase(tenant, target.cid)
         return answer
 

@@ -9,8 +9,9 @@ import re
 _PREFIX = "coord1"  # the 1 is the schema version
 
 TENANTS = f"{_PREFIX}:tenants"
+REPLICAS = f"{_PREFIX}:replicas"
 MAILBOXES = f"{_PREFIX}:replica:"
-"""Channel prefix; the channel of a replica's name is its mailbox."""
+"""Prefix of the replicas' keys. The channel of the same name is a replica's mailbox."""
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

@@ -22,6 +22,8 @@ class TurnRequest:
     idempotency_key: str | None = None
     policy: TurnPolicy | None = None
     """Overrides the settings' `turn_policy`."""
+    follow: bool = False
+    """Whether a turn that is still running with this key is a replay too, once it has events: to be followed live."""
     history: Literal["client", "store"] | None = None
     """Who keeps the history of a session that this request opens; None: as its kind of address does."""
 

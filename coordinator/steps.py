@@ -68,6 +68,7 @@ class Steps(SessionSteps):
                 "retired": keys.retired(target.retired_bucket),
                 "leftovers": keys.leftovers(cid),
                 "erasing": keys.erasing,
+                "cancelling": keys.cancelling,
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -177,6 +178,33 @@ class Steps(SessionSteps):
             case [b"renewed", _, lost, cancelled]:
                 return {turn.decode() for turn in lost}, {turn.decode() for turn in cancelled}
         unknown_reply("turn_renew", reply)
+
+    async def turn_cancel(self, tenant: str, target: Target, turn: str = "") -> list[str] | Word:
+        """Asks the session's live turns, or one of them, to stop. Returns those asked."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "turn_cancel",
+            {
+                "conversation": keys.conversation(target.cid),
+                "live": keys.live(target.cid),
+                "running": keys.running,
+                "cancelling": keys.cancelling,
+            },
+            {"session": target.named, "turn": turn, "lease_ms": self._settings.lease_ms},
+        )
+        match reply:
+            case [b"cancelling", _, turns]:
+                return [asked.decode() for asked in turns]
+            case [b"not_found", _]:
+                return Word("not_found")
+        unknown_reply("turn_cancel", reply)
+
+    async def tell_stopping(self, tenant: str, turns: Sequence[str]) -> None:
+        """Messages to the replicas that hold the turns, so that they look now. For speed: lost, it costs a renewal."""
+        for turn in turns:
+            replica = await self._store.execute("HGET", TenantKeys(tenant).turn(turn), "replica")
+            if replica is not None:
+                await self._store.execute("PUBLISH", MAILBOXES + replica.decode(), f"cancel {turn}")
 
     async def turn_append(
         self, tenant: str, turn: str, cid: str, fence: int, first: int, events: Sequence[bytes]

@@ -33,8 +33,8 @@ class Turn:
 
     On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving
     the block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When
-    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost`, `TurnCancelled`,
-    or `StaleGeneration` when its conversation was reset.
+    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost`,
+    `TurnCancelled`, or `StaleGeneration` when its conversation was reset.
     """
 
     def __init__(
@@ -139,11 +139,19 @@ class Turn:
         self._event_bytes += sum(map(len, events))
         if self._event_bytes > self._settings.max_stored_bytes:
             return
+        await self._check_deadline()
         while (answer := await self._try_append(events)) is None:
             await asyncio.sleep(_RETRY_S)
         if not isinstance(answer, int):
             raise await self._ended(answer)
         self._event_count += len(events)
+
+    async def _check_deadline(self) -> None:
+        """Raises LeaseLost past the turn's own deadline, whatever the store would still accept: others may have been
+        told already that it is over."""
+        if self._kept is not None and monotonic() >= self._kept.deadline:
+            self._lost = self._lost or "lost"
+            raise await self._loss()
 
     async def _try_append(self, events: Sequence[bytes]) -> int | Ended | Word | None:
         """None: the store did not answer. The keeper ends the turn, should that last as long as the lease."""
@@ -174,6 +182,7 @@ class Turn:
             LeaseLost, TurnCancelled: nothing was recorded; somebody else acts for the conversation.
             CommitUnconfirmed: not confirmed in time; it is still being tried until the lease ends.
         """
+        await self._check_deadline()
         self._committing = self._background.spawn(self._commit(result, messages, events, state))
         try:
             await asyncio.wait_for(asyncio.shield(self._committing), self._settings.commit_patience_ms / 1000)
@@ -234,11 +243,18 @@ class Turn:
         return "events" if 0 < logged <= most else "body"
 
     async def _end(self, error: BaseException | None) -> None:
-        cancelled = self._lost == "cancelled" or isinstance(error, asyncio.CancelledError)
-        task = self._background.spawn(self._abandon("cancelled" if cancelled else "failed", None))
+        if self._lost == "interrupted":
+            state: Literal["interrupted", "cancelled", "failed"] = "interrupted"
+        elif self._lost == "cancelled" or isinstance(error, asyncio.CancelledError):
+            state = "cancelled"
+        else:
+            state = "failed"
+        task = self._background.spawn(self._abandon(state, None))
         await until_done(task, _EXIT_S)
 
-    async def _abandon(self, state: Literal["refused", "cancelled", "failed"], refusal: Result | None) -> None:
+    async def _abandon(
+        self, state: Literal["refused", "cancelled", "interrupted", "failed"], refusal: Result | None
+    ) -> None:
         async def abandon() -> None:
             await self._steps.turn_abandon(
                 self._tenant,
@@ -269,6 +285,8 @@ class Turn:
         return await self._loss()
 
     async def _loss(self) -> Exception:
+        if self._lost == "interrupted":
+            return LeaseLost("the replica shut down while the turn ran")
         if self._lost != "cancelled":
             return LeaseLost("the turn's lease was lost")
         with contextlib.suppress(CoordinatorError):

@@ -89,6 +89,7 @@ class ChatRequest:
             fingerprint=fingerprint(ROUTE, _said("id", self.named), _said("key", self.declared), self.body.canonical),
             idempotency_key=self.key,
             policy=self.policy,
+            follow=self.body.stream,
             history="client" if by_client else "store",
         )
 

@@ -103,6 +103,13 @@ async def fork_session(request: web.Request) -> web.Response:
     return web.json_response({**session_json(view), "parent": wanted}, status=201, headers=headers)
 
 
+async def cancel_session(request: web.Request) -> web.Response:
+    """Asks the session's live turns to stop, whichever replica holds them; the session stays."""
+    wanted = _id(request)
+    turns = await _coordinator(request).cancel_session(request[context.TENANT], wanted)
+    return web.json_response({"id": wanted, "object": "session.cancelled", "turns": turns})
+
+
 async def get_messages(request: web.Request) -> web.Response:
     """The stored transcript, each message byte for byte as it was sent."""
     wanted = _id(request)

@@ -14,7 +14,8 @@
 -- KEYS[11] retired      set: digests of retired client-chosen ids
 -- KEYS[12] leftovers    zset: turns of retired sessions, until erased; receipts are kept
 -- KEYS[13] erasing      set: cids with leftovers
--- KEYS[14] idempotency  hash: what the request's key names; absent without a key
+-- KEYS[14] cancelling   set: turns asked to stop
+-- KEYS[15] idempotency  hash: what the request's key names; absent without a key
 -- ARGV[1] turn          the caller's token, made before the call
 -- ARGV[2] replica       who asks
 -- ARGV[3] not_after_ms  when the caller's patience ends
@@ -25,7 +26,7 @@
 -- ARGV[8] history       store or client, for a conversation that is new
 -- ARGV[9] source        for a conversation that is new
 -- ARGV[10] exclusive    1 when its turns take turns, 0 when they run side by side
--- ARGV[11] policy       wait or reject
+-- ARGV[11] policy       wait, reject, or interrupt: ask the running turn to stop and be first in line
 -- ARGV[12] queue_limit  waiters a conversation may have
 -- ARGV[13] max_running  running turns the tenant may have, 0 for any number
 -- ARGV[14] lease_ms     length of a lease
@@ -64,7 +65,7 @@
 
 local conversation, live, turns, queue, messages, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local running, waiting, sessions, tombstones, retired = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local leftovers, erasing, idempotency = KEYS[12], KEYS[13], KEYS[14]
+local leftovers, erasing, cancelling, idempotency = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local turn, replica, cid, named, expected = ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local not_after_ms = integer(ARGV[3], 'not_after_ms')
 local exclusive, policy = ARGV[10] == '1', ARGV[11]
@@ -83,7 +84,7 @@ end
 -- The hashes are read below, ahead of the first write, and a read refuses another type by itself.
 local queued = expect('zset', queue)
 for _, key in ipairs({turns, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
-for _, key in ipairs({live, retired, erasing}) do expect('set', key) end
+for _, key in ipairs({live, retired, erasing, cancelling}) do expect('set', key) end
 expect('list', messages)
 
 local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
@@ -164,17 +165,26 @@ end
 local alive, dead, waiters, gone, place = all.alive, all.dead, all.waiters, all.gone, 1
 if exclusive then
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
+  local interrupts = policy == 'interrupt' and not waiters[place]
+  if interrupts then place = 1 end
   if alive[1] or place > 1 then
     local left_ms = alive[1] and lease_left(running, alive[1], now) or 0
-    if policy ~= 'wait' then
+    if policy == 'reject' then
       return refused('busy', now, holder, left_ms)
     end
-    if not waiters[place] and #waiters >= queue_limit then
+    local newcomer = interrupts or not waiters[place]
+    if newcomer and #waiters >= queue_limit then
       return {'full', now}
     end
     leave_queue(queue, waiting, gone)
-    if not waiters[place] then
-      redis.call('ZADD', queue, redis.call('HINCRBY', conversation, 'arrivals', 1), me)
+    if newcomer then
+      local arrival = redis.call('HINCRBY', conversation, 'arrivals', 1)
+      redis.call('ZADD', queue, interrupts and -arrival or arrival, me)
+    end
+    if interrupts then
+      -- Once, when it arrives: a turn that gets in meanwhile is not what it wanted to stop.
+      redis.call('SADD', cancelling, alive[1])
+      redis.call('PUBLISH', mailboxes .. holder, 'cancel ' .. alive[1])
     end
     redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
     return {'queued', now, place, session, holder, left_ms}

@@ -100,6 +100,7 @@ AnyTenant = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", parser=wire_id)]
+SessionOrTurn = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or a turn's token.", parser=wire_id)]
 OfSession = Annotated[str | None, typer.Argument(metavar="[ID]", help="The session's id.", parser=wire_id)]
 TurnId = Annotated[str, typer.Argument(metavar="ID", help="The turn's token.", parser=wire_id)]
 Reason = Annotated[
@@ -174,7 +175,8 @@ UpstreamTimeout = Annotated[
     ),
 ]
 TurnPolicy = Annotated[
-    Literal["wait", "reject"], _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS)
+    Literal["wait", "reject", "interrupt"],
+    _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS),
 ]
 TurnWait = Annotated[
     int,
