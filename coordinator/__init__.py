@@ -1,6 +1,7 @@
 """Makes the replicas of an LLM gateway behave as one: sessions, turns and keys in Redis, decided atomically."""
 
 from coordinator.coordinator import Coordinator
+from coordinator.daily import Daily
 from coordinator.errors import (
     AdmissionConflict,
     CommitUnconfirmed,
@@ -22,18 +23,35 @@ from coordinator.errors import (
     TurnEnded,
     UnknownExecution,
 )
-from coordinator.identity import Explicit, Implicit, Minted, fingerprint
-from coordinator.outcomes import LiveTurn, Replay, Result, SessionView, TurnRequest, TurnView
+from coordinator.fleet import ReplicaView
+from coordinator.identity import Address, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
+from coordinator.outcomes import (
+    RESET_REASONS,
+    HostSession,
+    LiveTurn,
+    Relation,
+    Replay,
+    Reset,
+    Result,
+    SessionView,
+    TurnRequest,
+    TurnView,
+)
 from coordinator.settings import Settings, duration_ms
 from coordinator.turn import Turn
 
 __all__ = [
+    "RESET_REASONS",
+    "Address",
     "AdmissionConflict",
     "CommitUnconfirmed",
     "Coordinator",
     "CoordinatorError",
+    "Daily",
+    "Declared",
     "Draining",
     "Explicit",
+    "HostSession",
     "IdempotencyExpired",
     "Implicit",
     "LeaseLost",
@@ -42,7 +60,10 @@ __all__ = [
     "Minted",
     "QueueFull",
     "Refused",
+    "Relation",
     "Replay",
+    "ReplicaView",
+    "Reset",
     "Result",
     "RetryLater",
     "ScriptError",
@@ -61,4 +82,5 @@ __all__ = [
     "UnknownExecution",
     "duration_ms",
     "fingerprint",
+    "is_ours",
 ]

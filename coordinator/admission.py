@@ -22,7 +22,7 @@ from coordinator.errors import (
     TurnCancelled,
     UnknownExecution,
 )  # fmt: skip
-from coordinator.identity import Target, key_digest, new_nonce, target_of
+from coordinator.identity import Declared, Target, key_digest, new_nonce, target_of
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import Busy, Ended, Granted, Late, Queued, Replay, Seen, TurnRequest, TurnView, Word
 from coordinator.settings import Settings
@@ -110,7 +110,7 @@ class Admission:
                     case Granted():
                         return outcome
                     case Seen():
-                        view = await self._join(attempt, outcome)
+                        view = await self._join(attempt, outcome, woken)
                         if view is not None and view.state != "interrupted":
                             return Replay(view)
                         if view is not None:
@@ -173,12 +173,14 @@ class Admission:
                         expected=attempt.expected,
                         nonce=new_nonce(),
                         history=request.history or history,
+                        source=request.address.source if isinstance(request.address, Declared) else settings.source,
                         exclusive=not implicit or settings.implicit_turns == "exclusive",
                         policy=request.policy or settings.turn_policy,
                         route=request.route,
                         fingerprint=request.fingerprint,
                         digest=attempt.digest,
                         instead_of=attempt.instead_of,
+                        daily=await self._daily(target),
                     )
                     if not isinstance(outcome, Late):
                         return outcome
@@ -186,12 +188,22 @@ class Admission:
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
 
-    async def _join(self, attempt: Attempt, seen: Seen) -> TurnView | None:
+    async def _daily(self, target: Target) -> str:
+        if self._settings.daily is None or target.kind != "d":
+            return ""
+        if not self._steps.clock.known:
+            await self._steps.synchronise()
+        return ",".join(map(str, self._settings.daily.around(self._steps.clock.now())))
+
+    async def _join(self, attempt: Attempt, seen: Seen, woken: asyncio.Event) -> TurnView | None:
         """The ended turn that the key names, waited for while it runs; None when there is none to be told of."""
         pause_s = _JOIN_FIRST_S
         while (view := await self._look(attempt, seen)) is not None and view.state == "running":
             self._check_draining()
-            await asyncio.sleep(pause_s)
+            if attempt.request.follow and view.event_count:
+                return view
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), pause_s)  # set early only when nobody may wait any longer
             pause_s = min(2 * pause_s, _JOIN_MOST_S)
         return view
 

@@ -3,17 +3,42 @@
 import contextlib
 from collections.abc import AsyncIterator
 from time import monotonic
-from typing import Self
+from typing import Literal, Self
 from uuid import uuid4
 
 from coordinator.admission import Admission
 from coordinator.background import Background
-from coordinator.errors import SessionBusy, SessionNotFound
-from coordinator.identity import Explicit, generation_of, new_nonce, target_of
+from coordinator.errors import AdmissionConflict, CoordinatorError, SessionBusy, SessionNotFound, StaleGeneration
+from coordinator.fleet import Fleet, ReplicaView
+from coordinator.identity import (
+    Declared,
+    Explicit,
+    Minted,
+    Target,
+    declared_scope,
+    generation_of,
+    key_digest,
+    new_nonce,
+    parse_session_id,
+    physical_scope,
+    session_scope,
+    target_of,
+)
 from coordinator.janitor import Janitor
 from coordinator.keeper import Keeper
 from coordinator.mailbox import Mailbox
-from coordinator.outcomes import Busy, SessionView, TurnRequest, TurnView, Word
+from coordinator.outcomes import (
+    BOUNDARIES,
+    RESET_REASONS,
+    Busy,
+    HostSession,
+    Relation,
+    Reset,
+    SessionView,
+    TurnRequest,
+    TurnView,
+    Word,
+)
 from coordinator.settings import Settings
 from coordinator.steps import Steps
 from coordinator.store import Store
@@ -45,15 +70,16 @@ class Coordinator:
         self._janitor = Janitor(store, self._steps, self._views, settings)
         self._keeper = keeper
         self._background = background
+        self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
         self._admission = Admission(self._steps, settings, mailbox, background)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, url: str, settings: Settings | None = None, *, clean: bool = True) -> AsyncIterator[Self]:
+    async def open(cls, url: str, settings: Settings | None = None, *, serving: bool = True) -> AsyncIterator[Self]:
         """A coordinator on the store at `url` (`embedded://`, `redis://`, `rediss://`, `unix://`).
 
-        It opens without asking the store, which may be away: each call says so then. With `clean` off it leaves the
-        cleaning to others, as short-lived tools do.
+        It opens without asking the store, which may be away: each call says so then. With `serving` off it neither
+        cleans nor counts among the replicas, as befits short-lived tools.
 
         Raises:
             ValueError: the URL or a setting makes no sense.
@@ -61,14 +87,15 @@ class Coordinator:
         settings = settings or Settings()
         async with (
             Store(url, settings) as store,
-            Mailbox(store, settings.replica) as mailbox,
             Keeper(url, settings) as keeper,
+            Mailbox(store, settings.replica, keeper.hurry) as mailbox,
             Background(_CLOSE_S) as background,
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
             async with contextlib.AsyncExitStack() as stack:
-                if clean:
+                if serving:
                     await stack.enter_async_context(coordinator._janitor)
+                    await stack.enter_async_context(coordinator._fleet)
                 yield coordinator
 
     def turn(self, request: TurnRequest) -> Turn:
@@ -76,8 +103,7 @@ class Coordinator:
 
         Entering raises what `Admission.admit` raises.
         """
-        if self._janitor.served(request.tenant):
-            self._background.see_to(self._janitor.write_down, 60)
+        self._serve(request.tenant)
         return Turn(
             request,
             steps=self._steps,
@@ -91,6 +117,36 @@ class Coordinator:
         """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
         self._admission.drain()
 
+    def interrupt(self) -> None:
+        """Ends every turn that runs here: each is cancelled, recorded as interrupted, and released."""
+        self._keeper.interrupt_all()
+
+    async def cancel_session(self, tenant: str, session_id: str) -> list[str]:
+        """Asks the session's live turns to stop, wherever they run. Returns them. Raises SessionNotFound."""
+        answer = await self._steps.turn_cancel(tenant, target_of(tenant, Explicit(session_id)))
+        return await self._stopping(tenant, answer)
+
+    async def cancel_turn(self, tenant: str, turn: str) -> bool:
+        """Asks one turn to stop. Returns whether it was live. Raises SessionNotFound: there is no record of it."""
+        view = await self._views.turn(tenant, turn)
+        if view is None:
+            raise SessionNotFound("no such turn")
+        if view.state != "running":
+            return False
+        answer = await self._steps.turn_cancel(tenant, Target(view.cid, view.session_id), turn)
+        return bool(await self._stopping(tenant, answer))
+
+    async def _stopping(self, tenant: str, answer: list[str] | Word) -> list[str]:
+        if isinstance(answer, Word):
+            raise SessionNotFound("no such session")
+        with contextlib.suppress(CoordinatorError):
+            await self._steps.tell_stopping(tenant, answer)
+        return answer
+
+    async def replicas(self) -> list[ReplicaView]:
+        """The replicas that serve on this store."""
+        return await self._fleet.replicas()
+
     async def delete_session(
         self, tenant: str, session_id: str, *, force: bool = False, receipts: bool = False
     ) -> list[str]:
@@ -103,17 +159,187 @@ class Coordinator:
             SessionBusy: a turn is live or waiting, and not `force`.
             StoreUnavailable: not confirmed; the same call again finds out.
         """
-        target, generation = target_of(tenant, Explicit(session_id)), generation_of(session_id)
+        target = target_of(tenant, Explicit(session_id))
+        # A host's id that is bound moves its conversation on first: its end is recorded, so no second try does again.
+        await self._end(tenant, target, "deleted", over_accidents=False)
         answer = await self._steps.session_delete(
-            tenant, target, generation, uuid4().hex, force=force, receipts=receipts, nonce=new_nonce()
+            tenant, target, generation_of(session_id), uuid4().hex, force=force, receipts=receipts, nonce=new_nonce()
         )
         match answer:
             case Word():
                 raise SessionNotFound("no such session")
             case Busy(holder, left_ms):
                 raise SessionBusy("a turn is running in this session", max(1, min(left_ms // 1000, 5)), holder)
-        await self._janitor.erase(tenant, target.cid, generation)
+        await self._stopping(tenant, answer)
+        await self._janitor.erase(tenant, target.cid)
         return answer
+
+    async def reset_session(
+        self,
+        tenant: str,
+        address: Explicit | Declared,
+        *,
+        reason: str = "session_reset",
+        expected: str | int | None = None,
+        idempotency_key: str | None = None,
+        fingerprint: str = "",
+    ) -> Reset:
+        """Opens the next generation of a conversation, at once: what runs in the old one is stopped.
+
+        `expected`: the session id or generation that must be current. With a key the same reset, sent again at
+        any time, is answered as the first time and moves nothing.
+
+        Raises:
+            ValueError: an unknown reason, or an id that a client chose: it has no next generation.
+            SessionNotFound: the id is not current, or nothing is known under the declared key.
+            StaleGeneration: not what was expected.
+            AdmissionConflict: the key was used for another request.
+        """
+        target = target_of(tenant, address)
+        if reason not in RESET_REASONS:
+            raise ValueError(f"the reason must be one of {', '.join(sorted(RESET_REASONS))}")
+        if target.kind == "x":
+            raise ValueError("a session id that a client chose has no next generation")
+        answer = await self._steps.session_reset(
+            tenant,
+            target,
+            expected="" if expected is None else str(expected),
+            reason=reason,
+            token=uuid4().hex,
+            fingerprint=fingerprint,
+            digest=key_digest(idempotency_key) if idempotency_key is not None else "",
+        )
+        match answer:
+            case Word("conflict"):
+                raise AdmissionConflict("the idempotency key was used for another request")
+            case Word("stale"):
+                raise StaleGeneration("the conversation is not where the request expects it")
+            case Word():
+                raise SessionNotFound("no such session")
+        await self._stopping(tenant, answer.stopped)
+        await self._janitor.erase(tenant, target.cid)
+        return answer
+
+    async def open_session(
+        self, tenant: str, address: Explicit | Declared | Minted, *, history: Literal["client", "store"] = "store"
+    ) -> tuple[SessionView, bool]:
+        """Opens a session without a turn. Returns it, and whether it is new.
+
+        Raises:
+            SessionNotFound: the id is retired, or of our pattern and not current.
+        """
+        self._serve(tenant)
+        source = address.source if isinstance(address, Declared) else self.settings.source
+        answer = await self._steps.session_open(
+            tenant, target_of(tenant, address), history=history, source=source, token=uuid4().hex
+        )
+        if isinstance(answer, Word):
+            raise SessionNotFound("no such session")
+        session_id, new = answer
+        return await self._views.session(tenant, session_id), new
+
+    async def fork_session(self, tenant: str, session_id: str) -> SessionView:
+        """Opens a new session that starts with a copy of this one's transcript. Raises SessionNotFound."""
+        cid = target_of(tenant, Minted()).cid
+        answer = await self._steps.session_fork(tenant, target_of(tenant, Explicit(session_id)), cid)
+        if isinstance(answer, Word):
+            raise SessionNotFound("no such session")
+        return await self._views.session(tenant, answer[0])
+
+    async def session_record(
+        self,
+        tenant: str,
+        session_id: str,
+        *,
+        source: str,
+        key: str | None = None,
+        parent: str | None = None,
+        relation: Relation = "none",
+    ) -> HostSession:
+        """Records a host's own session id. With a key it is bound to that conversation's current generation, for good;
+        a compression of a bound parent goes on in the parent's; a fork is bound to none.
+
+        Raises:
+            ValueError: the id has the form of ours.
+            SessionNotFound: the id was deleted.
+        """
+        target = self._host_target(tenant, session_id)
+        answer = await self._steps.session_record(
+            tenant,
+            target,
+            source=source,
+            key=key or "",
+            cid=target_of(tenant, Declared(source, key)).cid if key else "",
+            parent=parent or "",
+            relation=relation,
+        )
+        if isinstance(answer, Word):
+            raise SessionNotFound("no such session")
+        return answer
+
+    async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
+        """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
+        six boundary reasons, once, while the generation it was bound in is still current."""
+        return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=False)
+
+    async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:
+        """Makes a boundary of a host's session id that has not ended, or only by accident (`agent_close`,
+        `ws_orphan_reap`). Returns whether its conversation moved on."""
+        return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=True)
+
+    async def host_session(self, tenant: str, session_id: str) -> HostSession | None:
+        """What is recorded of a host's own session id: source, key, and whether it is a fork, in one read."""
+        return await self._steps.host_session(tenant, session_id)
+
+    async def scope(self, tenant: str, session_id: str) -> str:
+        """Affinity scope of a session id, ours or a host's own: what may leave for a model's provider in its place.
+
+        Without an answer from the store it is the id's own scope, never a conversation's.
+        """
+        ours = parse_session_id(session_id)
+        if ours:
+            return session_scope(tenant, ours.cid, session_id, ours.generation, ours.nonce)
+        try:
+            host = await self._steps.host_session(tenant, session_id)
+        except CoordinatorError:
+            host = None
+        if host is None:
+            return physical_scope(tenant, session_id, "")
+        if host.cid and not host.is_fork:
+            return declared_scope(tenant, host.cid, host.generation, host.nonce)
+        return physical_scope(tenant, session_id, host.nonce)
+
+    async def _end(self, tenant: str, target: Target, reason: str, *, over_accidents: bool) -> bool:
+        if target.kind != "x":
+            return False
+        host = await self._steps.host_session(tenant, target.named)
+        cid, token = host.cid if host else "", uuid4().hex
+        while host is not None:
+            answer = await self._steps.session_end(
+                tenant,
+                target,
+                cid,
+                reason=reason,
+                boundary=reason in BOUNDARIES,
+                token=token,
+                over_accidents=over_accidents,
+            )
+            if isinstance(answer, bool):
+                return answer
+            if isinstance(answer, Word):
+                return False
+            cid = answer  # bound meanwhile, and bound for good: the next answer is final
+        return False
+
+    @staticmethod
+    def _host_target(tenant: str, session_id: str) -> Target:
+        if parse_session_id(session_id):
+            raise ValueError("an id of ours is no host's own session id")
+        return target_of(tenant, Explicit(session_id))
+
+    def _serve(self, tenant: str) -> None:
+        if self._janitor.served(tenant):
+            self._background.see_to(self._janitor.write_down, 60)
 
     async def session(self, tenant: str, session_id: str) -> SessionView:
         """The session with this id. Raises SessionNotFound."""

@@ -62,11 +62,19 @@ class Explicit:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """The conversation that a host names: the pair, never the key alone."""
+
+    source: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Minted:
     """A new conversation of its own."""
 
 
-Address = Implicit | Explicit | Minted
+Address = Implicit | Explicit | Declared | Minted
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ def target_of(tenant: str, address: Address) -> Target:
             if ours:
                 return Target(ours.cid, session_id)
             return Target("x" + framed_digest("chosen", tenant, session_id).hex()[:24], session_id)
+        case Declared(source, key):
+            return Target("d" + framed_digest("declared", tenant, source, key).hex()[:24])
         case Minted():
             return Target("m" + secrets.token_hex(12))
 
@@ -122,10 +132,32 @@ def parse_session_id(session_id: str) -> SessionId | None:
     return SessionId(match[1], int(match[2]), match[3]) if match else None
 
 
+def is_ours(session_id: str) -> bool:
+    """Whether an id has our full pattern; any other is one that a client chose."""
+    return parse_session_id(session_id) is not None
+
+
 def generation_of(session_id: str) -> int:
     """The generation a session id stands for; a client-chosen id has only one."""
     ours = parse_session_id(session_id)
     return ours.generation if ours else 1
+
+
+def record_digest(session_id: str) -> str:
+    """Digest of a host's own session id (32 hex), as it stands in the name of its record."""
+    return framed_digest("record", session_id).hex()[:32]
+
+
+def declared_scope(tenant: str, cid: str, generation: int, nonce: str) -> str:
+    """Affinity scope of a declared conversation: `gwk_` and 24 hex. The cid stands for tenant, source, key."""
+    return "gwk_" + framed_digest("declared", tenant, cid, str(generation), nonce).hex()[:24]
+
+
+def session_scope(tenant: str, cid: str, session_id: str, generation: int, nonce: str) -> str:
+    """Affinity scope of a session: its conversation's when that is declared, else its own."""
+    if cid.startswith("d"):
+        return declared_scope(tenant, cid, generation, nonce)
+    return physical_scope(tenant, session_id, nonce)
 
 
 def physical_scope(tenant: str, session_id: str, nonce: str) -> str:

@@ -64,13 +64,16 @@ class Janitor:
         await self._finish_erasures(tenant)
         return await self._prune(tenant, self._settings.session_ttl_ms if horizon_ms is None else horizon_ms)
 
-    async def erase(self, tenant: str, cid: str, generation: int) -> None:
-        """Erases all leftovers of a retired session, in bounded steps."""
+    async def erase(self, tenant: str, cid: str) -> None:
+        """Erases all that retired sessions of the conversation left, in bounded steps."""
         keys = TenantKeys(tenant)
-        while True:
-            turns = await self._store.execute("ZRANGE", keys.leftovers(cid, generation), 0, _BATCH - 1)
-            if not await self._steps.session_erase(tenant, cid, generation, [turn.decode() for turn in turns]):
-                return
+        for key, receipts in ((keys.leftovers(cid), False), (keys.purging(cid), True)):
+            left = 1
+            while left:
+                turns = await self._store.execute("ZRANGE", key, 0, _BATCH - 1)
+                left = await self._steps.session_erase(
+                    tenant, cid, [turn.decode() for turn in turns], receipts=receipts
+                )
 
     async def _run(self) -> None:
         while True:
@@ -95,10 +98,8 @@ class Janitor:
                 await self._store.execute("SREM", keys.cancelling, turn)
 
     async def _finish_erasures(self, tenant: str) -> None:
-        fields = await self._store.execute("HKEYS", TenantKeys(tenant).erasing)
-        for field in fields[:_BATCH]:
-            cid, _, generation = field.decode().rpartition(":")
-            await self.erase(tenant, cid, int(generation))
+        for cid in await self._store.execute("SRANDMEMBER", TenantKeys(tenant).erasing, _BATCH):
+            await self.erase(tenant, cid.decode())
 
     async def _prune(self, tenant: str, horizon_ms: int) -> int:
         keys = TenantKeys(tenant)

@@ -38,7 +38,7 @@ class Kept:
         self.ends_at = ends_at
         """The turn's limit: not renewed beyond."""
         self.lost = lost
-        """Called once, in the loop of the turns, with `lost` or `cancelled`."""
+        """Called once, in the loop of the turns, with `lost`, `cancelled` or `interrupted`."""
 
 
 class Keeper:
@@ -53,7 +53,8 @@ class Keeper:
         self._turns_loop: asyncio.AbstractEventLoop | None = None
         self._loop_ticked = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._hurry: asyncio.Event | None = None
+        self._stopping = False
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="lease-keeper", daemon=True)
         self._ticker: asyncio.Task[None] | None = None
@@ -72,8 +73,8 @@ class Keeper:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
-        if self._loop and self._stop:
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._stopping = True
+        self.hurry()
         if self._turns_loop:
             await self._turns_loop.run_in_executor(None, self._thread.join, 5)
 
@@ -86,6 +87,15 @@ class Keeper:
         """Lets go of it: nothing is renewed or reported from here on."""
         with self._lock:
             self._kept.pop(turn, None)
+
+    def hurry(self) -> None:
+        """Renews now: one of the turns may have been asked to stop."""
+        if self._loop and self._hurry:
+            self._loop.call_soon_threadsafe(self._hurry.set)
+
+    def interrupt_all(self) -> None:
+        """Tells every holder that its turn is over: this replica ends."""
+        self._report(self._snapshot(), "interrupted")
 
     @property
     def count(self) -> int:
@@ -101,16 +111,17 @@ class Keeper:
         asyncio.run(self._keep_all())
 
     async def _keep_all(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._hurry = asyncio.get_running_loop(), asyncio.Event()
         async with Store(self._url, self._settings) as store:
             steps = Steps(store, self._settings)
             self._ready.set()
             expiry = asyncio.create_task(self._watch_deadlines())
             try:
-                while not self._stop.is_set():
+                while not self._stopping:
+                    self._hurry.clear()
                     pause_s = self._lease_s / 3 if await self._renew_all(steps) else _RETRY_S
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stop.wait(), pause_s)
+                        await asyncio.wait_for(self._hurry.wait(), pause_s)
             finally:
                 expiry.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

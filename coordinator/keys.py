@@ -9,8 +9,9 @@ import re
 _PREFIX = "coord1"  # the 1 is the schema version
 
 TENANTS = f"{_PREFIX}:tenants"
+REPLICAS = f"{_PREFIX}:replicas"
 MAILBOXES = f"{_PREFIX}:replica:"
-"""Channel prefix; the channel of a replica's name is its mailbox."""
+"""Prefix of the replicas' keys. The channel of the same name is a replica's mailbox."""
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -44,8 +45,11 @@ class TenantKeys:
     def turns(self, cid: str) -> str:
         return f"{self._base}turns:{cid}"
 
-    def leftovers(self, cid: str, generation: int) -> str:
-        return f"{self._base}leftovers:{cid}:{generation}"
+    def leftovers(self, cid: str) -> str:
+        return f"{self._base}leftovers:{cid}"
+
+    def purging(self, cid: str) -> str:
+        return f"{self._base}purging:{cid}"
 
     def messages(self, cid: str) -> str:
         return f"{self._base}messages:{cid}"
@@ -58,6 +62,9 @@ class TenantKeys:
 
     def events(self, turn: str) -> str:
         return f"{self._base}events:{turn}"
+
+    def record(self, digest: str) -> str:
+        return f"{self._base}record:{digest}"
 
     def idempotency(self, digest: str) -> str:
         return f"{self._base}idempotency:{digest}"

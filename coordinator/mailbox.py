@@ -1,11 +1,12 @@
 """A replica's mailbox: short messages that make things faster and that nothing depends on.
 
-Messages are `wake <turn>`. A message that is lost costs its receiver one poll.
+Messages are `wake <turn>` (a waiter asks again) and `cancel <turn>` (its holder looks whether it is to stop). A message
+that is lost costs its receiver one poll, or one renewal.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,8 @@ _RECONNECT_S = 0.25  # well below the poll that covers for it, without hammering
 class Mailbox:
     """Receives this replica's messages while it is open."""
 
-    def __init__(self, store: Store, replica: str) -> None:
+    def __init__(self, store: Store, replica: str, on_cancel: Callable[[], None]) -> None:
+        self._on_cancel = on_cancel
         self._store = store
         self._channel = MAILBOXES + replica
         self._wanted: dict[str, asyncio.Event] = {}
@@ -70,3 +72,5 @@ class Mailbox:
         word, _, turn = message["data"].decode("ascii", "replace").partition(" ")
         if word == "wake" and (event := self._wanted.get(turn)):
             event.set()
+        elif word == "cancel":
+            self._on_cancel()

@@ -22,6 +22,8 @@ class TurnRequest:
     idempotency_key: str | None = None
     policy: TurnPolicy | None = None
     """Overrides the settings' `turn_policy`."""
+    follow: bool = False
+    """Whether a turn that is still running with this key is a replay too, once it has events: to be followed live."""
     history: Literal["client", "store"] | None = None
     """Who keeps the history of a session that this request opens; None: as its kind of address does."""
 
@@ -162,3 +164,51 @@ class Replay:
     def session_id(self) -> str:
         """The session that the answer was given in; it may be retired since."""
         return self.turn.session_id
+
+
+Relation = Literal["none", "compression", "branch", "delegate", "tool", "review"]
+"""What a host's session is to its parent. After a compression it goes on; the others are forks."""
+
+BOUNDARIES = frozenset(
+    {"session_reset", "session_switch", "idle", "daily", "suspended", "resume_pending_expired", "deleted"}
+)
+"""Reasons that end a generation. Any other end of a host's session leaves its conversation where it is."""
+
+RESET_REASONS = BOUNDARIES - {"deleted"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """A boundary, and what it opened."""
+
+    generation: int
+    """The generation that is current now."""
+    session_id: str
+    """The id that its session has, or will have with its first turn."""
+    ended_session_id: str | None
+    """The session that ended, None when none was open."""
+    reason: str
+    stopped: list[str]
+    """Turns that were live in it and are asked to stop; empty when the same reset is answered again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSession:
+    """What is recorded of a host's own session id."""
+
+    session_id: str
+    source: str
+    key: str | None
+    """The declared key it is bound to."""
+    cid: str
+    """The conversation of (source, key), '' when bound to none."""
+    generation: int
+    nonce: str
+    relation: Relation
+    ended: str | None
+    """Why it ended, None while it has not."""
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it goes its own way: a branch, delegate, tool child or background review."""
+        return self.relation in ("branch", "delegate", "tool", "review")

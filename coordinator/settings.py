@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
 
+from coordinator.daily import Daily
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 TurnPolicy = Literal["wait", "reject", "interrupt"]
@@ -67,6 +69,12 @@ class Settings:
     """Running turns a tenant may have; 0 for any number."""
     max_stored_bytes: int = 4_194_304
     """The largest answer kept for replay: a store is no place for more."""
+    idle_ms: int = 0
+    """How long a declared conversation may rest before its next turn opens the next generation; 0: for ever."""
+    daily: Daily | None = None
+    """The time of day at which a resting declared conversation's generation ends; None: at none."""
+    record_ttl_ms: int = 2_592_000_000
+    """How long a host's record of its own session id is kept after its last use."""
     source: str = "api_server"
     """The source of conversations that requests open."""
     patience_ms: int = 1_800
@@ -82,7 +90,15 @@ class Settings:
         for name in ("lease_ms", "turn_limit_ms", "patience_ms", "poll_ms", "vouch_ms", "result_ttl_ms"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")
-        for name in ("turn_wait_ms", "queue_limit", "key_ttl_ms", "session_ttl_ms", "max_running", "max_stored_bytes"):
+        for name in (
+            "turn_wait_ms",
+            "queue_limit",
+            "key_ttl_ms",
+            "session_ttl_ms",
+            "idle_ms",
+            "max_running",
+            "max_stored_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if self.lease_ms < 500:

@@ -3,10 +3,9 @@ into a value; a reply word that is not known here is a `ScriptError`."""
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
-from coordinator.errors import ScriptError
-from coordinator.identity import Target
+from coordinator.identity import Target, new_nonce, record_digest
 from coordinator.keys import MAILBOXES, TenantKeys
 from coordinator.outcomes import (
     Busy,
@@ -20,27 +19,15 @@ from coordinator.outcomes import (
     TurnView,
     Word,
 )  # fmt: skip
-from coordinator.scripts import load
-from coordinator.settings import Settings
-from coordinator.store import Store, StoreClock
+from coordinator.session_steps import SessionSteps, unknown_reply
 
 Begun = Granted | Seen | Queued | Busy | Ended | Late | Word
 Kept = Literal["events", "body", "none"]
 _NO_RESULT = Result(status=0, body=b"", content_type="")
 
 
-class Steps:
-    """The scripts on one store. `clock` follows the times that their replies carry."""
-
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store = store
-        self._settings = settings
-        self.clock = StoreClock()
-
-    async def synchronise(self) -> None:
-        """Asks the store for its time, so that an admission can carry the end of its caller's patience."""
-        seconds, micros = await self._store.execute("TIME")
-        self.clock.observe(int(seconds) * 1000 + int(micros) // 1000)
+class Steps(SessionSteps):
+    """All scripts on one store."""
 
     async def turn_begin(
         self,
@@ -52,12 +39,14 @@ class Steps:
         expected: str,
         nonce: str,
         history: str,
+        source: str,
         exclusive: bool,
         policy: str,
         route: str,
         fingerprint: str = "",
         digest: str = "",
         instead_of: str = "",
+        daily: str = "",
     ) -> Begun:
         """Asks for the turn. `patience_s` from now on the store refuses to carry it out."""
         if not self.clock.known:
@@ -77,6 +66,9 @@ class Steps:
                 "sessions": keys.sessions,
                 "tombstones": keys.tombstones,
                 "retired": keys.retired(target.retired_bucket),
+                "leftovers": keys.leftovers(cid),
+                "erasing": keys.erasing,
+                "cancelling": keys.cancelling,
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -88,7 +80,7 @@ class Steps:
                 "expected": expected,
                 "nonce": nonce,
                 "history": history,
-                "source": settings.source,
+                "source": source,
                 "exclusive": int(exclusive),
                 "policy": policy,
                 "queue_limit": settings.queue_limit,
@@ -103,6 +95,8 @@ class Steps:
                 "retired_id": target.retired_id,
                 "instead_of": instead_of,
                 "mailboxes": MAILBOXES,
+                "idle_ms": settings.idle_ms,
+                "daily": daily,
             },
         )
         match reply:
@@ -122,7 +116,7 @@ class Steps:
                 return Busy(holder.decode(), int(left_ms))
             case [b"conflict" | b"not_found" | b"moved" | b"full" | b"limited" as word, _]:
                 return Word(word.decode())
-        _unknown("turn_begin", reply)
+        unknown_reply("turn_begin", reply)
 
     async def key_record(self, tenant: str, digest: str) -> tuple[str, Seen] | None:
         """The fingerprint under a key, and the turn it names; None for a key that is free. A plain read."""
@@ -133,6 +127,11 @@ class Steps:
             return None
         fingerprint, turn, cid, session, state = (fact.decode() for fact in facts)
         return fingerprint, Seen(turn, cid, session, cast("TurnState", state))
+
+    async def conversation_end(self, tenant: str, cid: str) -> tuple[str, str]:
+        """The conversation's current session id ('' for none), and why the one before it ended. A plain read."""
+        facts = await self._store.execute("HMGET", TenantKeys(tenant).conversation(cid), "session", "ended_by")
+        return (facts[0] or b"").decode(), (facts[1] or b"").decode()
 
     async def turn_status(self, tenant: str, turn: str, cid: str, digest: str) -> TurnView | None:
         """The turn as it is told to everybody from here on; None when there is no record of it."""
@@ -164,7 +163,7 @@ class Steps:
                 return None
             case [b"turn", _, left_ms, flat]:
                 return _turn_view(turn, int(left_ms), flat)
-        _unknown("turn_status", reply)
+        unknown_reply("turn_status", reply)
 
     async def turn_renew(self, tenant: str, turns: Sequence[str]) -> tuple[set[str], set[str]]:
         """Renews the leases of at most 200 turns. Returns those that are lost and those that were asked to stop."""
@@ -178,7 +177,34 @@ class Steps:
         match reply:
             case [b"renewed", _, lost, cancelled]:
                 return {turn.decode() for turn in lost}, {turn.decode() for turn in cancelled}
-        _unknown("turn_renew", reply)
+        unknown_reply("turn_renew", reply)
+
+    async def turn_cancel(self, tenant: str, target: Target, turn: str = "") -> list[str] | Word:
+        """Asks the session's live turns, or one of them, to stop. Returns those asked."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "turn_cancel",
+            {
+                "conversation": keys.conversation(target.cid),
+                "live": keys.live(target.cid),
+                "running": keys.running,
+                "cancelling": keys.cancelling,
+            },
+            {"session": target.named, "turn": turn, "lease_ms": self._settings.lease_ms},
+        )
+        match reply:
+            case [b"cancelling", _, turns]:
+                return [asked.decode() for asked in turns]
+            case [b"not_found", _]:
+                return Word("not_found")
+        unknown_reply("turn_cancel", reply)
+
+    async def tell_stopping(self, tenant: str, turns: Sequence[str]) -> None:
+        """Messages to the replicas that hold the turns, so that they look now. For speed: lost, it costs a renewal."""
+        for turn in turns:
+            replica = await self._store.execute("HGET", TenantKeys(tenant).turn(turn), "replica")
+            if replica is not None:
+                await self._store.execute("PUBLISH", MAILBOXES + replica.decode(), f"cancel {turn}")
 
     async def turn_append(
         self, tenant: str, turn: str, cid: str, fence: int, first: int, events: Sequence[bytes]
@@ -322,7 +348,7 @@ class Steps:
                 "conversation": keys.conversation(cid),
                 "live": keys.live(cid),
                 "turns": keys.turns(cid),
-                "leftovers": keys.leftovers(cid, generation),
+                "leftovers": keys.purging(cid) if receipts else keys.leftovers(cid),
                 "queue": keys.queue(cid),
                 "messages": keys.messages(cid),
                 "running": keys.running,
@@ -332,6 +358,7 @@ class Steps:
                 "tombstones": keys.tombstones,
                 "retired": keys.retired(target.retired_bucket),
                 "erasing": keys.erasing,
+                "record": keys.record(record_digest(target.named)),
             },
             {
                 "session": target.named,
@@ -339,7 +366,6 @@ class Steps:
                 "generation": generation,
                 "token": token,
                 "force": int(force),
-                "receipts": "all" if receipts else "keep",
                 "nonce": nonce,
                 "retired_id": target.retired_id,
                 "lease_ms": settings.lease_ms,
@@ -354,22 +380,23 @@ class Steps:
                 return Word("not_found")
             case [b"busy", _, holder, left_ms]:
                 return Busy(holder.decode(), int(left_ms))
-        _unknown("session_delete", reply)
+        unknown_reply("session_delete", reply)
 
-    async def session_erase(self, tenant: str, cid: str, generation: int, turns: Sequence[str]) -> int:
-        """Erases these turns of a retired session. Returns how many are left."""
+    async def session_erase(self, tenant: str, cid: str, turns: Sequence[str], *, receipts: bool) -> int:
+        """Erases what these turns of retired sessions left. Returns how many of their kind are left."""
         keys = TenantKeys(tenant)
+        both = [keys.leftovers(cid), keys.purging(cid)]
         reply = await self._run(
             "session_erase",
-            {"leftovers": keys.leftovers(cid, generation), "erasing": keys.erasing},
-            {"field": f"{cid}:{generation}"},
+            {"leftovers": both[receipts], "others": both[not receipts], "erasing": keys.erasing},
+            {"cid": cid, "receipts": "all" if receipts else "keep"},
             tail_keys=[key for turn in turns for key in (keys.turn(turn), keys.events(turn))],
             tail=turns,
         )
         match reply:
             case [b"erased", _, left]:
                 return int(left)
-        _unknown("session_erase", reply)
+        unknown_reply("session_erase", reply)
 
     async def prune(self, tenant: str, horizon_ms: int, cids: Sequence[str]) -> int:
         """Drops those of the conversations that were idle or retired for the horizon. Returns how many."""
@@ -382,7 +409,12 @@ class Steps:
                 "running": keys.running,
                 "waiting": keys.waiting,
             },
-            {"horizon_ms": horizon_ms, "lease_ms": self._settings.lease_ms, "vouch_ms": self._settings.vouch_ms},
+            {
+                "horizon_ms": horizon_ms,
+                "lease_ms": self._settings.lease_ms,
+                "vouch_ms": self._settings.vouch_ms,
+                "nonce": new_nonce(),
+            },
             tail_keys=[
                 key
                 for cid in cids
@@ -395,15 +427,10 @@ class Steps:
         match reply:
             case [b"pruned", _, count]:
                 return int(count)
-        _unknown("prune", reply)
+        unknown_reply("prune", reply)
 
     def _record_ms(self, digest: str) -> int:
         return self._settings.result_ttl_ms if digest else self._settings.unkeyed_ttl_ms
-
-    async def _run(self, name: str, keys: dict[str, Any], args: dict[str, Any], **tails: Any) -> list[Any]:
-        reply = await self._store.run(load(name), keys, args, **tails)
-        self.clock.observe(reply[1])
-        return reply
 
 
 def _state(raw: bytes) -> TurnState:
@@ -416,11 +443,7 @@ def _not_held(name: str, reply: list[Any]) -> Ended | Word:
             return Ended(_state(state))
         case [b"lost" | b"cancelled" | b"gap" as word, *_]:
             return Word(word.decode())
-    _unknown(name, reply)
-
-
-def _unknown(name: str, reply: list[Any]) -> NoReturn:
-    raise ScriptError(f"{name} answered what is not in its header: {reply[:1]!r}")
+    unknown_reply(name, reply)
 
 
 def _turn_view(turn: str, left_ms: int, flat: list[bytes]) -> TurnView:

@@ -1,15 +1,23 @@
 """One turn, from its admission to its end: `async with coordinator.turn(request) as turn`."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, Self
 
 from coordinator.admission import Admission
 from coordinator.background import Background, until_done
-from coordinator.errors import CommitUnconfirmed, LeaseLost, StoreUnavailable, TurnCancelled
-from coordinator.identity import new_turn, physical_scope
+from coordinator.errors import (
+    CommitUnconfirmed,
+    CoordinatorError,
+    LeaseLost,
+    StaleGeneration,
+    StoreUnavailable,
+    TurnCancelled,
+)
+from coordinator.identity import new_turn, session_scope
 from coordinator.keeper import Keeper, Kept
 from coordinator.outcomes import Ended, Granted, Replay, Result, TurnRequest, Word
 from coordinator.settings import Settings
@@ -25,7 +33,8 @@ class Turn:
 
     On entry it is granted, or `replay` holds the answer that an earlier request with the same key was given. Leaving
     the block without `finish` or `refuse` ends the turn as failed, or as cancelled when the block was cancelled. When
-    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost` or `TurnCancelled`.
+    the lease is lost, or the turn is asked to stop, the block is cancelled and leaves with `LeaseLost`,
+    `TurnCancelled`, or `StaleGeneration` when its conversation was reset.
     """
 
     def __init__(
@@ -84,7 +93,8 @@ class Turn:
     @property
     def scope(self) -> str:
         """Opaque name of the session for caches: the same for all its turns, on every replica."""
-        return physical_scope(self._tenant, self.grant.session_id, self.grant.nonce)
+        grant = self.grant
+        return session_scope(self._tenant, self._attempt.target.cid, grant.session_id, grant.generation, grant.nonce)
 
     async def __aenter__(self) -> Self:
         admitted = await self._admission.admit(self._attempt)
@@ -116,7 +126,7 @@ class Turn:
         self._keeper.release(self.id)
         ours = self._cancel_sent and self._task is not None and self._task.uncancel() <= self._cancelling
         if ours and kind is asyncio.CancelledError:
-            raise self._loss() from None
+            raise await self._loss() from None
 
     async def append(self, events: Sequence[bytes]) -> None:
         """Puts events into the turn's log, before its client sees them. An answer too large loses its log.
@@ -129,11 +139,19 @@ class Turn:
         self._event_bytes += sum(map(len, events))
         if self._event_bytes > self._settings.max_stored_bytes:
             return
+        await self._check_deadline()
         while (answer := await self._try_append(events)) is None:
             await asyncio.sleep(_RETRY_S)
         if not isinstance(answer, int):
-            self._raise_ended(answer)
+            raise await self._ended(answer)
         self._event_count += len(events)
+
+    async def _check_deadline(self) -> None:
+        """Raises LeaseLost past the turn's own deadline, whatever the store would still accept: others may have been
+        told already that it is over."""
+        if self._kept is not None and monotonic() >= self._kept.deadline:
+            self._lost = self._lost or "lost"
+            raise await self._loss()
 
     async def _try_append(self, events: Sequence[bytes]) -> int | Ended | Word | None:
         """None: the store did not answer. The keeper ends the turn, should that last as long as the lease."""
@@ -164,6 +182,7 @@ class Turn:
             LeaseLost, TurnCancelled: nothing was recorded; somebody else acts for the conversation.
             CommitUnconfirmed: not confirmed in time; it is still being tried until the lease ends.
         """
+        await self._check_deadline()
         self._committing = self._background.spawn(self._commit(result, messages, events, state))
         done, _ = await asyncio.wait({self._committing}, timeout=self._settings.commit_patience_ms / 1000)
         if not done:
@@ -185,7 +204,7 @@ class Turn:
         while (answer := await self._try_commit(result, messages, events, state)) is None:
             await asyncio.sleep(_RETRY_S)
         if answer != "finished":
-            self._raise_ended(answer)
+            raise await self._ended(answer)
         self._settled = True
         self._keeper.release(self.id)
 
@@ -224,11 +243,18 @@ class Turn:
         return "events" if 0 < logged <= most else "body"
 
     async def _end(self, error: BaseException | None) -> None:
-        cancelled = self._lost == "cancelled" or isinstance(error, asyncio.CancelledError)
-        task = self._background.spawn(self._abandon("cancelled" if cancelled else "failed", None))
+        if self._lost == "interrupted":
+            state: Literal["interrupted", "cancelled", "failed"] = "interrupted"
+        elif self._lost == "cancelled" or isinstance(error, asyncio.CancelledError):
+            state = "cancelled"
+        else:
+            state = "failed"
+        task = self._background.spawn(self._abandon(state, None))
         await until_done(task, _EXIT_S)
 
-    async def _abandon(self, state: Literal["refused", "cancelled", "failed"], refusal: Result | None) -> None:
+    async def _abandon(
+        self, state: Literal["refused", "cancelled", "interrupted", "failed"], refusal: Result | None
+    ) -> None:
         async def abandon() -> None:
             await self._steps.turn_abandon(
                 self._tenant,
@@ -254,11 +280,17 @@ class Turn:
         if self._task:
             self._cancel_sent = self._task.cancel()
 
-    def _loss(self) -> Exception:
-        if self._lost == "cancelled":
-            return TurnCancelled("the turn was asked to stop")
-        return LeaseLost("the turn's lease was lost")
-
-    def _raise_ended(self, answer: Ended | Word | str) -> NoReturn:
+    async def _ended(self, answer: Ended | Word | str) -> Exception:
         self._lost = "cancelled" if answer in (Ended("cancelled"), Word("cancelled")) else "lost"
-        raise self._loss()
+        return await self._loss()
+
+    async def _loss(self) -> Exception:
+        if self._lost == "interrupted":
+            return LeaseLost("the replica shut down while the turn ran")
+        if self._lost != "cancelled":
+            return LeaseLost("the turn's lease was lost")
+        with contextlib.suppress(CoordinatorError):
+            session_id, ended_by = await self._steps.conversation_end(self._tenant, self._attempt.target.cid)
+            if session_id != self.grant.session_id and ended_by != "deleted":
+                return StaleGeneration("the conversation moved on while the turn ran")
+        return TurnCancelled("the turn was asked to stop")

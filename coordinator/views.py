@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from coordinator.errors import ScriptError, SessionNotFound
-from coordinator.identity import Explicit, Target, physical_scope, target_of
+from coordinator.identity import Explicit, Target, session_scope, target_of
 from coordinator.keys import TENANTS, TenantKeys
 from coordinator.outcomes import LiveTurn, SessionView, TurnView
 from coordinator.steps import Steps
@@ -107,7 +107,7 @@ class Views:
                 source=fields[b"source"].decode(),
                 history=fields[b"history"].decode(),
                 generation=int(fields[b"generation"]),
-                scope=physical_scope(tenant, session_id, fields[b"nonce"].decode()),
+                scope=session_scope(tenant, cid, session_id, int(fields[b"generation"]), fields[b"nonce"].decode()),
                 turns=int(fields[b"turns"]),
                 created_ms=int(fields[b"created_ms"]),
                 active_ms=int(fields[b"active_ms"]),

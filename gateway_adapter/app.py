@@ -41,10 +41,14 @@ def make_app(settings: GatewaySettings) -> web.Application:
             web.post("/v1/chat/completions", chat_completions.post),
             web.get("/v1/models", models.get),
             web.get("/api/sessions", sessions.list_sessions),
+            web.post("/api/sessions", sessions.create_session),
             # `{id}` alone would not match an id with braces
             web.get("/api/sessions/{id:[^/]+}", sessions.get_session),
             web.delete("/api/sessions/{id:[^/]+}", sessions.delete_session),
             web.get("/api/sessions/{id:[^/]+}/messages", sessions.get_messages),
+            web.post("/api/sessions/{id:[^/]+}/reset", sessions.reset_session),
+            web.post("/api/sessions/{id:[^/]+}/fork", sessions.fork_session),
+            web.post("/api/sessions/{id:[^/]+}/cancel", sessions.cancel_session),
             web.get("/healthz", health.healthz),
             web.get("/readyz", health.readyz),
         ]
@@ -178,7 +182,7 @@ async def serve(settings: GatewaySettings) -> None:
 
 
 async def _drain(app: web.Application, hurry: asyncio.Event) -> None:
-    """Starts nothing new and waits for what runs; a second signal ends the wait."""
+    """Starts nothing new, waits for what runs, and interrupts what still runs then. A second signal ends the wait."""
     coordinator, limit_ms = app[context.COORDINATOR], app[context.SETTINGS].drain_timeout_ms
     app[health.DRAINING].append(True)
     coordinator.drain()
@@ -187,6 +191,7 @@ async def _drain(app: web.Application, hurry: asyncio.Event) -> None:
         async with asyncio.timeout(limit_ms / 1000):
             while coordinator.running and not hurry.is_set():
                 await asyncio.sleep(0.05)
+    coordinator.interrupt()
 
 
 async def _warn_of_eviction(coordinator: Coordinator) -> None:

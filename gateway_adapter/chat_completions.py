@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from coordinator import CoordinatorError, Explicit, Implicit, Result, Turn, TurnRequest, fingerprint
+from coordinator import (
+    Address,
+    CoordinatorError,
+    Declared,
+    Explicit,
+    Implicit,
+    Result,
+    Settings,
+    Turn,
+    TurnRequest,
+    fingerprint,
+)
 from gateway_adapter import context, replays
 from gateway_adapter.completions import Aggregator, assistant_message_of
 from gateway_adapter.errors import answer_of
@@ -30,9 +41,11 @@ from gateway_adapter.requests import (
     new_input,
     parse_chat,
     session_id,
+    session_key,
     single_header,
     split_messages,
     turn_policy,
+    with_members,
     with_messages,
 )  # fmt: skip
 from gateway_adapter.sse import DONE, is_done
@@ -50,22 +63,34 @@ class ChatRequest:
     body: ChatBody
     key: str | None
     named: str | None
-    """The session id it names, None for the conversation of its opening."""
+    """The session id it names."""
+    declared: str | None
+    """The key of the conversation it names. A session id beside it goes first."""
     policy: TurnPolicy | None
     messages: list[bytes]
     """The body's messages, each as its own JSON bytes."""
     new_input: list[bytes]
     """Those behind the last assistant message: what a session whose history is in the store has not seen."""
 
-    def turn_request(self) -> TurnRequest:
+    def turn_request(self, settings: Settings) -> TurnRequest:
         """The same as the coordinator is asked. Raises InvalidRequest for an opening that is none."""
+        address: Address
+        if self.named is not None:
+            address = Explicit(self.named)
+        elif self.declared is not None:
+            address = Declared(settings.source, self.declared)
+        else:
+            address = Implicit(opening_of(self.body.fields))
+        by_client = self.named is None and settings.transcripts == "managed"
         return TurnRequest(
             tenant=self.tenant,
-            address=Explicit(self.named) if self.named is not None else Implicit(opening_of(self.body.fields)),
+            address=address,
             route=ROUTE,
-            fingerprint=fingerprint(ROUTE, "" if self.named is None else f"id:{self.named}", self.body.canonical),
+            fingerprint=fingerprint(ROUTE, _said("id", self.named), _said("key", self.declared), self.body.canonical),
             idempotency_key=self.key,
             policy=self.policy,
+            follow=self.body.stream,
+            history="client" if by_client else "store",
         )
 
 
@@ -73,6 +98,7 @@ async def parse(request: web.Request) -> ChatRequest:
     """The only place that finds a request wrong in itself. Raises InvalidRequest."""
     key = idempotency_key(request.headers)
     named = single_header(request.headers, "X-Hermes-Session-Id", "invalid_session_id")
+    declared = single_header(request.headers, "X-Hermes-Session-Key", "invalid_session_key")
     policy = single_header(request.headers, "X-Hermes-Turn-Policy", "invalid_turn_policy")
     body = parse_chat(await context.read_body(request))
     messages, roles = split_messages(body.raw)
@@ -81,6 +107,7 @@ async def parse(request: web.Request) -> ChatRequest:
         body=body,
         key=key,
         named=session_id(named) if named is not None else None,
+        declared=session_key(declared) if declared is not None else None,
         policy=turn_policy(policy) if policy else None,
         messages=messages,
         new_input=new_input(messages, roles),
@@ -90,7 +117,7 @@ async def parse(request: web.Request) -> ChatRequest:
 async def post(request: web.Request) -> web.StreamResponse:
     """Answers with what the turn said, or what an earlier one with the same key said."""
     asked = await parse(request)
-    wanted = asked.turn_request()
+    wanted = asked.turn_request(request.app[context.SETTINGS].coordinator)
     client = ClientStream(request)
     try:
         with context.ended_by_disconnect(request):
@@ -100,6 +127,7 @@ async def post(request: web.Request) -> web.StreamResponse:
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await replays.send(request, client, turn.replay, asked.body)
+                request[context.ABOUT] = _about(asked, turn)
                 return await _run(request, asked, turn, client)
     except CoordinatorError as error:
         answer = answer_of(error, keyed=asked.key is not None)
@@ -111,13 +139,13 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 async def _run(request: web.Request, asked: ChatRequest, turn: Turn, client: ClientStream) -> web.StreamResponse:
     """Runs the granted turn. Whatever comes of it is committed, or taken back, before the client has it all."""
-    settings = request.app[context.SETTINGS].coordinator
-    body = await _upstream_body(asked, turn)
+    settings = request.app[context.SETTINGS]
+    body, headers = await _upstream_request(request, asked, turn)
     executor = request.app[context.EXECUTOR]
     try:
         async with (
-            asyncio.timeout(settings.turn_limit_ms / 1000),
-            executor.chat(body, stream=asked.body.stream, headers={}) as answer,
+            asyncio.timeout(settings.coordinator.turn_limit_ms / 1000),
+            executor.chat(body, stream=asked.body.stream, headers=headers) as answer,
         ):
             if answer.events is not None:
                 return await _stream(request, asked, turn, answer, answer.events, client)
@@ -131,18 +159,36 @@ async def _run(request: web.Request, asked: ChatRequest, turn: Turn, client: Cli
         return await _fail(request, turn, client, failure)
 
 
-async def _upstream_body(asked: ChatRequest, turn: Turn) -> bytes:
-    """What the upstream is sent: the client's own bytes, or with the stored transcript in front of what is new."""
-    if not turn.grant.history_kept:
-        return asked.body.raw
-    if not asked.new_input:
+async def _upstream_request(request: web.Request, asked: ChatRequest, turn: Turn) -> tuple[bytes, dict[str, str]]:
+    """What the upstream is sent: the client's own bytes, with the stored transcript in front of what is new where the
+    gateway keeps it, and the scope and the fence under the names that the settings give them."""
+    settings = request.app[context.SETTINGS]
+    kept = turn.grant.history_kept
+    if kept and not asked.new_input:
         await turn.refuse()
         raise InvalidRequest(
             "messages must end with something new: this session's history is kept by the gateway.",
             "messages",
             "invalid_messages",
         )
-    return with_messages(asked.body.raw, [*turn.history, *asked.new_input])
+    carried = asked.named is not None or asked.declared is not None or settings.scope_implicit
+    extra = settings.scope_as.in_body(turn.scope) if carried else {}
+    headers = settings.scope_as.in_headers(turn.scope, request.headers) if carried else {}
+    if settings.fence_header:
+        headers[settings.fence_header] = str(turn.fence)
+    if kept:
+        return with_messages(asked.body.raw, [*turn.history, *asked.new_input], extra), headers
+    return with_members(asked.body.raw, extra), headers
+
+
+def _about(asked: ChatRequest, turn: Turn) -> dict[str, str]:
+    """The scope, and the declared key when it was what led to the session."""
+    effective = asked.declared is not None and asked.named is None
+    return {"X-Hermes-Scope": turn.scope} | ({"X-Hermes-Session-Key": asked.declared or ""} if effective else {})
+
+
+def _said(what: str, value: str | None) -> str:
+    return "" if value is None else f"{what}:{value}"
 
 
 async def _json(request: web.Request, asked: ChatRequest, turn: Turn, answer: Answer) -> web.StreamResponse:
@@ -150,7 +196,7 @@ async def _json(request: web.Request, asked: ChatRequest, turn: Turn, answer: An
         status=answer.status,
         body=answer.body or b"",
         content_type=answer.content_type,
-        headers=json.dumps(answer.headers).encode(),
+        headers=_recorded(request, answer),
     )
     await turn.finish(result, messages=_transcript(asked, assistant_message_of(result.body)))
     return replays.json_response(request, result, context.answer_headers(request))
@@ -185,8 +231,7 @@ async def _stream(
         raise UpstreamFailed("the upstream's stream ended before its answer")
     # The last event is held back until the turn is committed: who has read it all can rely on it.
     last = last or [DONE]
-    headers = json.dumps(answer.headers).encode()
-    result = Result(status=200, body=aggregator.body(), content_type=JSON, headers=headers)
+    result = Result(status=200, body=aggregator.body(), content_type=JSON, headers=_recorded(request, answer))
     await turn.finish(result, messages=_transcript(asked, aggregator.assistant_message()), events=last)
     await client.send(last)
     return await client.close()
@@ -202,6 +247,11 @@ async def _fail(request: web.Request, turn: Turn, client: ClientStream, failure:
         await client.send(last)
         return await client.close()
     return replays.json_response(request, result, context.answer_headers(request))
+
+
+def _recorded(request: web.Request, answer: Answer) -> bytes:
+    """The headers that a replay repeats."""
+    return json.dumps({**answer.headers, **request.get(context.ABOUT, {})}).encode()
 
 
 def _transcript(asked: ChatRequest, message: bytes | None) -> list[bytes]:

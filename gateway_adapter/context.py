@@ -1,6 +1,7 @@
 """What a handler finds in its application and its request."""
 
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from aiohttp import web
@@ -22,6 +23,9 @@ TENANT = web.RequestKey("tenant", str)
 SESSION = web.RequestKey("session", str)
 """The id of the session that the request was found to belong to."""
 
+ABOUT = web.RequestKey("about", Mapping[str, str])
+"""Headers that tell about the turn beside its session: they are part of its answer, and of every replay."""
+
 
 async def read_body(request: web.Request) -> bytes:
     """The request's body.
@@ -39,7 +43,7 @@ async def read_body(request: web.Request) -> bytes:
 def session_headers(request: web.Request) -> dict[str, str]:
     """The headers that tell the client its session."""
     session_id = request.get(SESSION)
-    return {"X-Hermes-Session-Id": session_id} if session_id else {}
+    return {**request.get(ABOUT, {}), "X-Hermes-Session-Id": session_id} if session_id else {}
 
 
 def answer_headers(request: web.Request) -> dict[str, str]:

@@ -1,22 +1,30 @@
 """Recorded answers as HTTP: replays in either form, and what is recorded of refusals and failures."""
 
+import asyncio
 import json
+from dataclasses import replace
 
 from aiohttp import web
 
-from coordinator import Replay, Result
+from coordinator import IdempotencyExpired, Replay, Result, TurnCancelled, TurnView, UnknownExecution
 from gateway_adapter import context
 from gateway_adapter.completions import as_events
+from gateway_adapter.disconnects import is_gone
 from gateway_adapter.errors import INTERNAL, NO_RETRY, RETRY, ErrorAnswer, answer_of
-from gateway_adapter.event_stream import ClientStream
+from gateway_adapter.event_stream import ClientStream, error_event
 from gateway_adapter.executors.base import UpstreamFailed, UpstreamRefused
 from gateway_adapter.requests import ChatBody
+
+_LOOK_EVERY_S = 0.1  # how often a follower looks for more: a tenth of a second behind at most
+_KEEP_ALIVE_S = 15
 
 REPLAYED = {"Idempotency-Replayed": "true", **NO_RETRY}
 
 
 async def send(request: web.Request, client: ClientStream, replay: Replay, asked: ChatBody) -> web.StreamResponse:
     """The answer that an earlier request with the key was given, in the form that this one asks for."""
+    if replay.turn.state == "running":
+        return await _follow(request, client, replay)
     view, result = replay.turn, replay.turn.result or _failed()
     session = context.session_headers(request)
     if view.state == "refused":
@@ -31,6 +39,42 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
             await client.send(as_events(result.body, asked.include_usage))
             return await client.close()
     return json_response(request, result, {**session, **REPLAYED})
+
+
+async def _follow(request: web.Request, client: ClientStream, replay: Replay) -> web.StreamResponse:
+    """Sends the log of a turn that is still running, from its first event on and as it grows, to the turn's end."""
+    coordinator, tenant, turn = request.app[context.COORDINATOR], request[context.TENANT], replay.turn.turn
+    await client.open({**context.session_headers(request), **REPLAYED})
+    sent, quiet_s, view = 0, 0.0, replay.turn
+    while view.state == "running":
+        before = sent
+        async for block in coordinator.events(tenant, turn, sent):
+            await client.send([block])
+            sent += 1
+        quiet_s = 0.0 if sent > before else quiet_s + _LOOK_EVERY_S
+        if quiet_s >= _KEEP_ALIVE_S:
+            await client.send([client.KEEP_ALIVE])
+            quiet_s = 0.0
+        await asyncio.sleep(_LOOK_EVERY_S)
+        if is_gone(request):
+            return client.response
+        view = await coordinator.turn_view(tenant, turn) or replace(view, state="interrupted")
+    async for block in coordinator.events(tenant, turn, sent):
+        await client.send([block])
+        sent += 1
+    if view.kept != "events" or sent < view.event_count:
+        # No answer's end is in the log: the turn was stopped, died, or had more to say than is kept.
+        await client.send([error_event(answer_of(_lost(view)) or INTERNAL)])
+    return await client.close()
+
+
+def _lost(view: TurnView) -> Exception:
+    match view.state:
+        case "cancelled":
+            return TurnCancelled("the turn was stopped")
+        case "interrupted":
+            return UnknownExecution("the turn was interrupted; nobody knows how far it came")
+    return IdempotencyExpired("the rest of the answer was not kept as it was streamed")
 
 
 async def _resend(request: web.Request, client: ClientStream, replay: Replay, headers: dict[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """Sessions and turns as JSON, the same over HTTP and on the command line."""
 
-from coordinator import SessionView, TurnView
+from coordinator import ReplicaView, SessionView, TurnView
 
 
 def session_json(view: SessionView) -> dict[str, object]:
@@ -42,4 +42,18 @@ def turn_json(view: TurnView) -> dict[str, object]:
         "status": view.result.status if view.result else None,
         "kept": view.kept,
         "events": view.event_count,
+    }
+
+
+def replica_json(view: ReplicaView) -> dict[str, object]:
+    """A replica; times are ms since the epoch."""
+    return {
+        "id": view.id,
+        "object": "replica",
+        "host": view.host,
+        "pid": view.pid,
+        "version": view.version,
+        "started_ms": view.started_ms,
+        "seen_ms": view.seen_ms,
+        "running": view.running,
     }

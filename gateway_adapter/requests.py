@@ -34,7 +34,7 @@ class ChatBody:
 
 def parse_chat(raw: bytes) -> ChatBody:
     """Read a chat completion request; InvalidRequest names what is wrong with it."""
-    fields = _fields(raw)
+    fields = parse_object(raw)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("model must be a string that is not empty.", "model", "invalid_model")
@@ -48,7 +48,8 @@ def parse_chat(raw: bytes) -> ChatBody:
     return ChatBody(raw, fields, model, stream, usage, canonical)
 
 
-def _fields(raw: bytes) -> dict[str, object]:
+def parse_object(raw: bytes) -> dict[str, object]:
+    """The members of a body that is a JSON object; InvalidRequest for any other."""
     try:
         fields = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
     except RecursionError:
@@ -113,6 +114,14 @@ def with_messages(raw: bytes, messages: list[bytes], extra: Mapping[str, bytes] 
     for name, value in (extra or {}).items():
         members.setdefault(name, value)
     return json_text.from_members(members)
+
+
+def with_members(raw: bytes, extra: Mapping[str, bytes]) -> bytes:
+    """The body with extra raw members where it has none of that name; without any, the very bytes."""
+    if not extra:
+        return raw
+    members = json_text.members(raw)
+    return raw if extra.keys() <= members.keys() else json_text.from_members({**extra, **members})
 
 
 def single_header(headers: CIMultiDictProxy[str], name: str, code: str = "invalid_header") -> str | None:

@@ -4,11 +4,11 @@ import json
 
 from aiohttp import web
 
-from coordinator import Coordinator
+from coordinator import RESET_REASONS, Coordinator, Declared, Explicit, Minted, fingerprint, is_ours
 from gateway_adapter import context
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.representation import session_json
-from gateway_adapter.requests import session_id
+from gateway_adapter.requests import idempotency_key, parse_object, session_id, session_key, single_header
 
 _PAGE = 20
 _PAGE_MOST = 100
@@ -38,6 +38,78 @@ async def delete_session(request: web.Request) -> web.Response:
     return web.json_response({"id": wanted, "object": "session.deleted", "deleted": True})
 
 
+async def create_session(request: web.Request) -> web.Response:
+    """Opens a session without a turn: under the id or the declared key that the headers name, else as a new one."""
+    settings = request.app[context.SETTINGS].coordinator
+    named = single_header(request.headers, "X-Hermes-Session-Id", "invalid_session_id")
+    key = single_header(request.headers, "X-Hermes-Session-Key", "invalid_session_key")
+    fields = await _fields(request)
+    if "id" in fields:
+        wanted = session_id(_text(fields, "id"))
+        if named is not None and named != wanted:
+            raise InvalidRequest("The header and the body name two sessions.", "id", "conflicting_session")
+        named = wanted
+    address: Explicit | Declared | Minted = Minted()
+    if named is not None:
+        address = Explicit(session_id(named))
+    elif key is not None:
+        address = Declared(settings.source, session_key(key))
+    by_client = isinstance(address, Declared) and settings.transcripts == "managed"
+    view, new = await _coordinator(request).open_session(
+        request[context.TENANT], address, history="client" if by_client else "store"
+    )
+    echoed = {"X-Hermes-Session-Key": key} if isinstance(address, Declared) and key else {}
+    headers = {"X-Hermes-Session-Id": view.id, "X-Hermes-Scope": view.scope, **echoed}
+    return web.json_response(session_json(view), status=201 if new else 200, headers=headers)
+
+
+async def reset_session(request: web.Request) -> web.Response:
+    """Opens the conversation's next generation. Sent again under the same Idempotency-Key it answers the same."""
+    wanted, key = _id(request), idempotency_key(request.headers)
+    fields = await _fields(request)
+    reason = _text(fields, "reason") if "reason" in fields else "session_reset"
+    if reason not in RESET_REASONS:
+        raise InvalidRequest(f"reason must be one of {', '.join(sorted(RESET_REASONS))}.", "reason", "invalid_reason")
+    expected = fields.get("expected")
+    if isinstance(expected, bool) or not isinstance(expected, str | int | None) or expected == "":
+        raise InvalidRequest("expected must be a session id or a generation.", "expected", "invalid_expected")
+    if not is_ours(wanted):
+        raise InvalidRequest(
+            "A session under an id that the client chose has no next generation.", "id", "invalid_session_id"
+        )
+    reset = await _coordinator(request).reset_session(
+        request[context.TENANT],
+        Explicit(wanted),
+        reason=reason,
+        expected=expected,
+        idempotency_key=key,
+        fingerprint=fingerprint("session.reset", wanted, reason, str(expected)),
+    )
+    body = {
+        "id": reset.ended_session_id or wanted,
+        "object": "session.reset",
+        "reason": reset.reason,
+        "generation": reset.generation,
+        "session_id": reset.session_id,
+    }
+    return web.json_response(body)
+
+
+async def fork_session(request: web.Request) -> web.Response:
+    """Opens a new session that starts with a copy of this one's transcript, under a scope of its own."""
+    wanted = _id(request)
+    view = await _coordinator(request).fork_session(request[context.TENANT], wanted)
+    headers = {"X-Hermes-Session-Id": view.id, "X-Hermes-Scope": view.scope}
+    return web.json_response({**session_json(view), "parent": wanted}, status=201, headers=headers)
+
+
+async def cancel_session(request: web.Request) -> web.Response:
+    """Asks the session's live turns to stop, whichever replica holds them; the session stays."""
+    wanted = _id(request)
+    turns = await _coordinator(request).cancel_session(request[context.TENANT], wanted)
+    return web.json_response({"id": wanted, "object": "session.cancelled", "turns": turns})
+
+
 async def get_messages(request: web.Request) -> web.Response:
     """The stored transcript, each message byte for byte as it was sent."""
     wanted = _id(request)
@@ -52,6 +124,19 @@ def _coordinator(request: web.Request) -> Coordinator:
 
 def _id(request: web.Request) -> str:
     return session_id(request.match_info["id"])
+
+
+async def _fields(request: web.Request) -> dict[str, object]:
+    """The members of a body that may be missing."""
+    raw = await context.read_body(request)
+    return parse_object(raw) if raw.strip() else {}
+
+
+def _text(fields: dict[str, object], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string.", name, f"invalid_{'session_id' if name == 'id' else name}")
+    return value
 
 
 def _flag(request: web.Request, name: str) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coordinator import Settings
+from gateway_adapter.affinity import ScopeCarrier
 from gateway_adapter.auth import ApiKeys
 
 
@@ -22,6 +23,13 @@ class GatewaySettings:
     """The longest silence of the upstream within an answer."""
     on_disconnect: Literal["auto", "finish", "cancel"] = "auto"
     """What becomes of a turn whose client has gone: auto finishes it when a retry can fetch the answer."""
+    scope_as: ScopeCarrier = field(default_factory=lambda: ScopeCarrier.parse("openai"))
+    """Under which names upstream requests carry the affinity scope of their session."""
+    scope_implicit: bool = False
+    """Whether they do so too for conversations found by their opening: a name for each would split the cache of a
+    system prompt that they share."""
+    fence_header: str | None = None
+    """The header under which upstream requests carry the turn's fence; None: they do not."""
     drain_timeout_ms: int = 20_000
     """How long running turns may take after SIGTERM."""
     max_body_bytes: int = 10_000_000

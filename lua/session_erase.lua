@@ -1,30 +1,32 @@
 #!lua flags=allow-oom
--- Erases a bounded number of a retired session's leftovers. An answer that a keyed client received is kept as its receipt
--- until its retention ends, unless receipts were to go as well; everything else of a turn goes.
+-- Erases a bounded number of what retired sessions of a conversation left. An answer that a keyed client received is kept
+-- as its receipt until its retention ends, unless receipts were to go as well; everything else of a turn goes.
 --
--- KEYS[1] leftovers     zset: turns of the retired session that may still have a record
--- KEYS[2] erasing       hash: <cid>:<generation> -> keep or all
--- KEYS[3...] records    for each turn its record (hash), then its events (stream)
--- ARGV[1] field         <cid>:<generation>
--- ARGV[2...] turns      the turns, in the order of the keys
--- -> {'erased', now, left}     how many turns are left; 0 when all is done
+-- KEYS[1] leftovers     zset: turns of retired sessions that may still have a record; those that fit `receipts`
+-- KEYS[2] others        zset: the same, of the other kind
+-- KEYS[3] erasing       set: cids with leftovers
+-- KEYS[4...] records    for each turn its record (hash), then its events (stream)
+-- ARGV[1] cid           the conversation
+-- ARGV[2] receipts      keep or all: whether receipts are erased too
+-- ARGV[3...] turns      the turns, in the order of the keys
+-- -> {'erased', now, left}     how many turns of this kind are left; 0 when all is done
 
 --- @include lib/clock
 --- @include lib/expect
 
-local leftovers, erasing, field = KEYS[1], KEYS[2], ARGV[1]
+local leftovers, others, erasing, cid, receipts = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local now = store_ms()
 
 expect('zset', leftovers)
-expect('hash', erasing)
-for i = 2, #ARGV do
-  expect('hash', KEYS[2 * i - 1])
-  expect('stream', KEYS[2 * i])
+expect('zset', others)
+expect('set', erasing)
+for i = 3, #ARGV do
+  expect('hash', KEYS[2 * i - 2])
+  expect('stream', KEYS[2 * i - 1])
 end
 
-local all = redis.call('HGET', erasing, field) == 'all'
-for i = 2, #ARGV do
-  local record, events = KEYS[2 * i - 1], KEYS[2 * i]
+for i = 3, #ARGV do
+  local record, events = KEYS[2 * i - 2], KEYS[2 * i - 1]
   if redis.call('ZREM', leftovers, ARGV[i]) == 1 then
     local key = redis.call('HGET', record, 'key')
     redis.call('UNLINK', events)
@@ -33,7 +35,7 @@ for i = 2, #ARGV do
       if redis.call('HGET', record, 'kept') == 'events' then
         redis.call('HSET', record, 'kept', 'body')
       end
-      if all then
+      if receipts == 'all' then
         redis.call('HSET', record, 'kept', 'none', 'body', '', 'headers', '')
       end
     else
@@ -42,7 +44,7 @@ for i = 2, #ARGV do
   end
 end
 local left = redis.call('ZCARD', leftovers)
-if left == 0 then
-  redis.call('HDEL', erasing, field)
+if left == 0 and redis.call('EXISTS', others) == 0 then
+  redis.call('SREM', erasing, cid)
 end
 return {'erased', now, left}

@@ -12,7 +12,10 @@
 -- KEYS[9] sessions      zset: cid by last activity
 -- KEYS[10] tombstones   zset: cid by time of retirement
 -- KEYS[11] retired      set: digests of retired client-chosen ids
--- KEYS[12] idempotency  hash: what the request's key names; absent without a key
+-- KEYS[12] leftovers    zset: turns of retired sessions, until erased; receipts are kept
+-- KEYS[13] erasing      set: cids with leftovers
+-- KEYS[14] cancelling   set: turns asked to stop
+-- KEYS[15] idempotency  hash: what the request's key names; absent without a key
 -- ARGV[1] turn          the caller's token, made before the call
 -- ARGV[2] replica       who asks
 -- ARGV[3] not_after_ms  when the caller's patience ends
@@ -23,7 +26,7 @@
 -- ARGV[8] history       store or client, for a conversation that is new
 -- ARGV[9] source        for a conversation that is new
 -- ARGV[10] exclusive    1 when its turns take turns, 0 when they run side by side
--- ARGV[11] policy       wait or reject
+-- ARGV[11] policy       wait, reject, or interrupt: ask the running turn to stop and be first in line
 -- ARGV[12] queue_limit  waiters a conversation may have
 -- ARGV[13] max_running  running turns the tenant may have, 0 for any number
 -- ARGV[14] lease_ms     length of a lease
@@ -36,6 +39,8 @@
 -- ARGV[21] retired_id   digest of the client-chosen id, or ''
 -- ARGV[22] instead_of   the interrupted turn that this one runs again, or ''
 -- ARGV[23] mailboxes    channel prefix of the replicas' mailboxes
+-- ARGV[24] idle_ms      how long a declared conversation may rest before its next generation begins, 0 for ever
+-- ARGV[25] daily        moments in ms, ascending, at which one ends a generation, as '<ms>,<ms>...' or ''
 -- -> {'late', now}                                      the caller has given up; nothing done
 -- -> {'granted', now, session, generation, nonce, fence, history, {message...}}
 -- -> {'ended', now, state}                              this very turn has ended already
@@ -54,10 +59,13 @@
 --- @include lib/deadline
 --- @include lib/lease
 --- @include lib/queue
+--- @include lib/retire
+--- @include lib/open
+--- @include lib/due
 
 local conversation, live, turns, queue, messages, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local running, waiting, sessions, tombstones, retired = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local idempotency = KEYS[12]
+local leftovers, erasing, cancelling, idempotency = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local turn, replica, cid, named, expected = ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local not_after_ms = integer(ARGV[3], 'not_after_ms')
 local exclusive, policy = ARGV[10] == '1', ARGV[11]
@@ -75,14 +83,16 @@ end
 
 -- The hashes are read below, ahead of the first write, and a read refuses another type by itself.
 local queued = expect('zset', queue)
-for _, key in ipairs({turns, running, waiting, sessions, tombstones}) do expect('zset', key) end
-for _, key in ipairs({live, retired}) do expect('set', key) end
+for _, key in ipairs({turns, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
+for _, key in ipairs({live, retired, erasing, cancelling}) do expect('set', key) end
 expect('list', messages)
 
-local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals')
+local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
+  'active_ms')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
+local idle_ms = integer(ARGV[24], 'idle_ms')
 integer(found[7] or '0', 'arrivals')
 
 local function granted()
@@ -120,44 +130,61 @@ if seen[1] then
   end
 end
 
+local all = {alive = {}, dead = {}, waiters = {}, gone = {}}
+if exclusive then
+  all.alive, all.dead = split_live(live, running, now, lease_ms)
+  all.waiters, all.gone = split_waiters(queue, waiting, now, vouch_ms)
+end
+
+-- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now.
+local reason = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
+  and boundary_due(integer(found[8] or '0', 'active_ms'), now, idle_ms, ARGV[25])
+if reason then
+  retire({conversation = conversation, live = live, turns = turns, leftovers = leftovers, queue = queue, messages = messages,
+    running = running, waiting = waiting, sessions = sessions, tombstones = tombstones, erasing = erasing}, all,
+    {cid = cid, generation = generation, nonce = ARGV[7], reason = reason, token = turn, mailboxes = mailboxes}, now)
+  session, generation, nonce, history = '', generation + 1, ARGV[7], ARGV[8]
+  all.dead, all.gone = {}, {}
+end
+
 -- 4 The request names a session, or waited for one: that one, or none.
-if named ~= '' then
-  local chosen = string.sub(cid, 1, 1) == 'x'
-  if session == '' or not chosen and session ~= named then
-    return refused('not_found', now)
-  end
-  if chosen and redis.call('SISMEMBER', retired, ARGV[21]) == 1 then
-    return refused('not_found', now)
-  end
-elseif expected ~= '' and session ~= expected then
+local pending = session_name(cid, generation, nonce)
+if not may_name(cid, named, session, found[3] and pending, retired, ARGV[21]) then
+  return refused('not_found', now)
+elseif named == '' and expected ~= '' and session ~= expected then
   return refused('moved', now)
 end
 
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
-  history = ARGV[8]
-  session = named ~= '' and named or 'ses_' .. cid .. '_' .. digits(generation) .. '_' .. nonce
+  session, history = string.sub(cid, 1, 1) == 'x' and named or pending, ARGV[8]
 end
 
 -- 6 Somebody live is running or in front.
-local dead, gone, place = {}, {}, 1
+local alive, dead, waiters, gone, place = all.alive, all.dead, all.waiters, all.gone, 1
 if exclusive then
-  local alive, waiters
-  alive, dead = split_live(live, running, now, lease_ms)
-  waiters, gone = split_waiters(queue, waiting, now, vouch_ms)
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
+  local interrupts = policy == 'interrupt' and not waiters[place]
+  if interrupts then place = 1 end
   if alive[1] or place > 1 then
     local left_ms = alive[1] and lease_left(running, alive[1], now) or 0
-    if policy ~= 'wait' then
+    if policy == 'reject' then
       return refused('busy', now, holder, left_ms)
     end
-    if not waiters[place] and #waiters >= queue_limit then
+    local newcomer = interrupts or not waiters[place]
+    if newcomer and #waiters >= queue_limit then
       return {'full', now}
     end
     leave_queue(queue, waiting, gone)
-    if not waiters[place] then
-      redis.call('ZADD', queue, redis.call('HINCRBY', conversation, 'arrivals', 1), me)
+    if newcomer then
+      local arrival = redis.call('HINCRBY', conversation, 'arrivals', 1)
+      redis.call('ZADD', queue, interrupts and -arrival or arrival, me)
+    end
+    if interrupts then
+      -- Once, when it arrives: a turn that gets in meanwhile is not what it wanted to stop.
+      redis.call('SADD', cancelling, alive[1])
+      redis.call('PUBLISH', mailboxes .. holder, 'cancel ' .. alive[1])
     end
     redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
     return {'queued', now, place, session, holder, left_ms}
@@ -178,9 +205,8 @@ end
 fence = math.max(fence + 1, now)
 local at, number = digits(now), digits(fence)
 if opens then
-  redis.call('HSET', conversation, 'kind', string.sub(cid, 1, 1), 'history', history, 'source', ARGV[9], 'session', session,
-    'generation', digits(generation), 'nonce', nonce, 'created_ms', at, 'turns', '0')
-  redis.call('ZREM', tombstones, cid)
+  open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
+    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = ARGV[9]}, now)
 end
 redis.call('HSET', conversation, 'fence', number, 'turn', turn, 'holder', replica, 'active_ms', at)
 redis.call('ZADD', sessions, at, cid)

@@ -37,7 +37,7 @@ class _Asking:
             key_ttl_ms=self.key_ttl,
             session_ttl_ms=self.session_ttl,
         )
-        async with Coordinator.open(self.store, settings, clean=False) as coordinator:
+        async with Coordinator.open(self.store, settings, serving=False) as coordinator:
             return await verb(coordinator, **values)
 
 

@@ -1,17 +1,18 @@
-"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, delete, prune."""
+"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, reset, cancel, delete, prune, replicas."""
 
+import re
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from coordinator import Coordinator, SessionBusy
+from coordinator import Coordinator, Explicit, SessionBusy, is_ours
 from gateway_adapter.auth import DEFAULT_TENANT
 from gateway_adapter.cli import options
 from gateway_adapter.cli.asking import asks_store
 from gateway_adapter.cli.output import Answer, counted, listing, sheet
-from gateway_adapter.cli.shown import session_facts, session_row, turn_facts, turn_row
-from gateway_adapter.representation import session_json, turn_json
+from gateway_adapter.cli.shown import replica_row, session_facts, session_row, turn_facts, turn_row
+from gateway_adapter.representation import replica_json, session_json, turn_json
 
 
 @asks_store
@@ -81,6 +82,52 @@ async def delete(
         raise typer.TyperException(f"a turn is running or waiting in this session{where}; --force ends it") from None
     data = {"id": session_id, "object": "session.deleted", "deleted": True, "ended_turns": ended}
     return Answer(data, Text(f"deleted; {counted(len(ended), 'turn')} ended" if ended else "deleted"))
+
+
+@asks_store
+async def reset(
+    coordinator: Coordinator,
+    session_id: options.SessionId,
+    tenant: options.TenantName = DEFAULT_TENANT,
+    reason: options.Reason = "session_reset",
+) -> Answer:
+    """Open the next generation of a session's conversation; what runs in this one is stopped."""
+    if not is_ours(session_id):
+        raise typer.TyperException("a session under an id that the client chose has no next generation")
+    done = await coordinator.reset_session(tenant, Explicit(session_id), reason=reason)
+    data = {
+        "id": session_id,
+        "object": "session.reset",
+        "reason": done.reason,
+        "generation": done.generation,
+        "session_id": done.session_id,
+        "ended_turns": done.stopped,
+    }
+    ended = f"; {counted(len(done.stopped), 'turn')} ended" if done.stopped else ""
+    return Answer(data, Text(f"generation {done.generation}: {done.session_id}{ended}"))
+
+
+@asks_store
+async def cancel(
+    coordinator: Coordinator,
+    wanted: options.SessionOrTurn,
+    tenant: options.TenantName = DEFAULT_TENANT,
+) -> Answer:
+    """Ask a turn (by its token), or a session's live turns, to stop; the session stays."""
+    if re.fullmatch(r"[0-9a-f]{32}", wanted):
+        turns = [wanted] if await coordinator.cancel_turn(tenant, wanted) else []
+    else:
+        turns = await coordinator.cancel_session(tenant, wanted)
+    data = {"id": wanted, "object": "cancelled", "turns": turns}
+    return Answer(data, Text(f"{counted(len(turns), 'turn')} asked to stop" if turns else "nothing was running"))
+
+
+@asks_store
+async def replicas(coordinator: Coordinator) -> Answer:
+    """List the replicas that serve on the store, as they last told of themselves."""
+    views = await coordinator.replicas()
+    data = {"object": "list", "data": [replica_json(view) for view in views]}
+    return Answer(data, listing([replica_row(view) for view in views], "no replicas"))
 
 
 @asks_store

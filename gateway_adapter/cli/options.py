@@ -7,9 +7,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from coordinator import Settings
+from coordinator import Daily, Settings
+from gateway_adapter.affinity import PRESETS, ScopeCarrier
 from gateway_adapter.auth import INLINE
-from gateway_adapter.cli.values import duration, duration_text, size, size_text, store_url, tenant_name, wire_id
+from gateway_adapter.cli.values import (
+    daily,
+    duration,
+    duration_text,
+    header_name,
+    scope_carrier,
+    size,
+    size_text,
+    store_url,
+    tenant_name,
+    wire_id,
+)
 from gateway_adapter.settings import GatewaySettings
 
 COORDINATOR = Settings(replica="defaults")
@@ -88,8 +100,13 @@ AnyTenant = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", parser=wire_id)]
+SessionOrTurn = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or a turn's token.", parser=wire_id)]
 OfSession = Annotated[str | None, typer.Argument(metavar="[ID]", help="The session's id.", parser=wire_id)]
 TurnId = Annotated[str, typer.Argument(metavar="ID", help="The turn's token.", parser=wire_id)]
+Reason = Annotated[
+    Literal["session_reset", "session_switch", "idle", "daily", "suspended", "resume_pending_expired"],
+    typer.Option("--reason", help="Why the generation ends."),
+]
 Horizon = Annotated[
     int | None,
     typer.Option("--horizon", help="How long idle; --session-ttl by default.", metavar="DURATION", parser=duration),
@@ -158,7 +175,8 @@ UpstreamTimeout = Annotated[
     ),
 ]
 TurnPolicy = Annotated[
-    Literal["wait", "reject"], _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS)
+    Literal["wait", "reject", "interrupt"],
+    _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS),
 ]
 TurnWait = Annotated[
     int,
@@ -194,6 +212,45 @@ Transcripts = Annotated[
 Source = Annotated[
     str,
     _flag("source", "The source of the conversations that requests open.", _FLEET, callback=_accepted("source")),
+]
+Idle = Annotated[
+    int,
+    _duration(
+        "idle", "Rest after which a declared conversation begins anew; 0 for never.", _FLEET, COORDINATOR.idle_ms
+    ),
+]
+DailyAt = Annotated[
+    Daily | None,
+    _flag(
+        "daily",
+        "Time of day at which resting declared conversations begin anew, like 04:00@Europe/Berlin.",
+        _FLEET,
+        metavar="HH:MM@ZONE",
+        parser=daily,
+        show_default="never",
+    ),
+]
+ScopeAs = Annotated[
+    ScopeCarrier,
+    _flag(
+        "scope-as",
+        f"How upstream requests carry the session's affinity scope: {', '.join(PRESETS)}, body:NAME, header:NAME.",
+        _BEHIND,
+        metavar="NAMES",
+        parser=scope_carrier,
+        show_default="openai",
+    ),
+]
+ScopeImplicit = Annotated[bool, _flag("scope-implicit", "Carry it for header-less conversations too.", _BEHIND)]
+FenceHeader = Annotated[
+    str | None,
+    _flag(
+        "fence-header",
+        "Header under which upstream requests carry the turn's fence.",
+        _BEHIND,
+        metavar="NAME",
+        parser=header_name,
+    ),
 ]
 MaxRunning = Annotated[int, _count("max-running", "Running turns a tenant may have; 0 for any number.", _LIMITS)]
 MaxStored = Annotated[int, _size("max-stored", "The largest answer kept for replay.", COORDINATOR.max_stored_bytes)]

@@ -1,6 +1,6 @@
 """Sessions and turns as a person reads them: the rows of a list, the facts of one."""
 
-from coordinator import SessionView, TurnView
+from coordinator import ReplicaView, SessionView, TurnView
 from gateway_adapter.cli.output import lasting, moment
 
 _KINDS = {"i": "implicit", "d": "declared", "x": "explicit", "m": "minted"}
@@ -65,4 +65,17 @@ def turn_facts(view: TurnView) -> dict[str, object]:
         "status": view.result.status if view.result else None,
         "kept": view.kept,
         "events": view.event_count,
+    }
+
+
+def replica_row(view: ReplicaView) -> dict[str, object]:
+    """A replica in a list."""
+    return {
+        "replica": view.id,
+        "host": view.host,
+        "pid": view.pid,
+        "version": view.version,
+        "started": moment(view.started_ms),
+        "seen": moment(view.seen_ms),
+        "running": view.running,
     }

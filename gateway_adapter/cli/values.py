@@ -4,9 +4,10 @@ import re
 
 import typer
 
-from coordinator import duration_ms
+from coordinator import Daily, duration_ms
 from coordinator.keys import TenantKeys
 from coordinator.store import check_url
+from gateway_adapter.affinity import ScopeCarrier
 
 _DAY_MS = 86_400_000
 _LONGEST_DAYS = 36_500  # far within the whole numbers that the store's scripts can count
@@ -56,6 +57,30 @@ def size_text(count: int) -> str:
     return next(
         (f"{count // unit_bytes}{unit}" for unit, unit_bytes in units if count and count % unit_bytes == 0), str(count)
     )
+
+
+def daily(value: str | Daily) -> Daily:
+    """A time of day in a zone; BadParameter when it is none."""
+    try:
+        return value if isinstance(value, Daily) else Daily.parse(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def scope_carrier(value: str | ScopeCarrier) -> ScopeCarrier:
+    """Names for the affinity scope; BadParameter when they are none."""
+    try:
+        return value if isinstance(value, ScopeCarrier) else ScopeCarrier.parse(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def header_name(value: str) -> str:
+    """A header's name; BadParameter when it is none, or one that has its own meaning."""
+    try:
+        return ScopeCarrier.parse(f"header:{value}").headers[0]
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a name for a header of one's own") from None
 
 
 def store_url(value: str) -> str:
