@@ -173,7 +173,7 @@ class Admission:
                         expected=attempt.expected,
                         nonce=new_nonce(),
                         history=request.history or history,
-                        source=request.address.source if isinstance(request.address, Declared) else settings.source,
+                        source=request.address.source if isinstance(request.address, Declared) else None,
                         exclusive=not implicit or settings.implicit_turns == "exclusive",
                         policy=request.policy or settings.turn_policy,
                         route=request.route,

@@ -39,13 +39,13 @@ class Steps(SessionSteps):
         expected: str,
         nonce: str,
         history: str,
-        source: str,
         exclusive: bool,
         policy: str,
         route: str,
         fingerprint: str = "",
         digest: str = "",
         instead_of: str = "",
+        source: str | None = None,
         daily: str = "",
     ) -> Begun:
         """Asks for the turn. `patience_s` from now on the store refuses to carry it out."""
@@ -80,7 +80,7 @@ class Steps(SessionSteps):
                 "expected": expected,
                 "nonce": nonce,
                 "history": history,
-                "source": source,
+                "source": settings.source if source is None else source,
                 "exclusive": int(exclusive),
                 "policy": policy,
                 "queue_limit": settings.queue_limit,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -20,17 +20,26 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@asynccontextmanager
+async def starter(
+    http: aiohttp.ClientSession, server: StoreServer, upstream: StubUpstream
+) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """Starts replicas on these; they are stopped at the end, before the server is."""
+    defaults = {"store": server.store_url, "upstream": upstream.url}
+    async with AsyncExitStack() as stack:
+
+        async def start_one(**settings: object) -> Gateway:
+            return await stack.enter_async_context(running(http, **(defaults | settings)))
+
+        yield start_one
+
+
 @pytest.fixture
 async def start(
     http: aiohttp.ClientSession, store_server: StoreServer, upstream: StubUpstream
 ) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
     """`await start(lease_ms=1_000)`: one more replica, with these settings, until the test ends."""
-    async with AsyncExitStack() as stack:
-
-        async def start_one(**settings: object) -> Gateway:
-            defaults = {"store": store_server.store_url, "upstream": upstream.url}
-            return await stack.enter_async_context(running(http, **(defaults | settings)))
-
+    async with starter(http, store_server, upstream) as start_one:
         yield start_one
 
 
@@ -38,3 +47,19 @@ async def start(
 async def gateway(start: Callable[..., Awaitable[Gateway]]) -> Gateway:
     """A replica with the default settings."""
     return await start()
+
+
+@pytest.fixture
+def own_server() -> Iterator[StoreServer]:
+    """A store of the test's own, to be broken."""
+    with StoreServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def start_own(
+    http: aiohttp.ClientSession, own_server: StoreServer, upstream: StubUpstream
+) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """As `start`, on the test's own store."""
+    async with starter(http, own_server, upstream) as start_one:
+        yield start_one

@@ -79,9 +79,9 @@ async def running(http: aiohttp.ClientSession, **settings: Any) -> AsyncIterator
 
 
 def dump(server: StoreServer) -> dict[bytes, Any]:
-    """Everything the store holds, as entries of `tests.support.snapshot`."""
+    """Everything the store holds of the tenants, as entries of `tests.support.snapshot`."""
     with redis.Redis.from_url(server.url) as client:
-        return {**snapshot(client)}
+        return {**snapshot(client, match="coord1:{*")}
 
 
 def user(content: Any) -> dict[str, Any]:

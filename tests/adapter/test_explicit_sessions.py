@@ -91,7 +91,7 @@ async def test_an_id_of_our_pattern_is_never_created(gateway, upstream, store_se
     refused = await gateway.chat("hello", session_id=UNKNOWN)
     assert (refused.status, refused.code) == (404, "not_found")
     assert upstream.count == 0
-    assert set(dump(store_server)) <= {b"coord1:tenants"}
+    assert dump(store_server) == {}
 
 
 async def test_a_store_session_keeps_its_history(gateway, upstream):
@@ -118,7 +118,6 @@ async def test_a_client_session_named_by_its_id_keeps_the_bodys_messages(gateway
     opened = await gateway.chat(messages)
     await gateway.chat(messages, session_id=opened.session_id)
     assert [call.json()["messages"] for call in upstream.calls] == [messages] * 2
-    assert upstream.calls[0].body == upstream.calls[1].body
     assert (await gateway.session(opened.session_id)).json()["history"] == "client"
     assert (await gateway.request("GET", session_path(opened.session_id) + "/messages")).json()["data"] == []
 
@@ -166,7 +165,7 @@ async def test_impossible_ids_are_refused(gateway, upstream, store_server, sessi
         refused = await gateway.chat("hello", session_id=session_id, stream=stream, key="k")
         assert (refused.status, refused.code) == (400, "invalid_session_id")
     assert upstream.count == 0
-    assert store_server.cli("DBSIZE") == 0
+    assert dump(store_server) == {}
 
 
 async def test_another_tenants_session_is_as_unknown(start, upstream):

@@ -9,7 +9,6 @@ from coordinator.scripts import load
 from gateway_adapter.auth import ApiKeys
 from tests.adapter.gateway import assistant, dump, end_lease, hold, queued, user
 from tests.support.monitor import Monitor
-from tests.support.servers import StoreServer
 from tests.support.tcp import TcpService
 from tests.support.waiting import until
 
@@ -406,29 +405,24 @@ async def test_a_replay_is_served_while_draining(gateway, upstream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_replay_is_served_while_the_store_is_full(start, upstream, stream):
+async def test_a_replay_is_served_while_the_store_is_full(start_own, own_server, upstream, stream):
     """F10, J1: a full store takes nothing new (503), still answers known keys, and lets what runs commit."""
-    with StoreServer() as own:
-        gateway = await start(store=own.store_url)
-        first = await gateway.chat("hello", key="k", stream=stream)
-        running = await hold(gateway, upstream, "other", key="running", stream=stream)
-        own.cli("CONFIG", "SET", "maxmemory", "1")
-        again = await gateway.chat("hello", key="k", stream=stream)
-        assert (again.status, again.body, again.replayed) == (200, first.body, True)
-        conflict = await gateway.chat("hello!", key="k", stream=stream)
-        assert (conflict.status, conflict.code) == (409, "admission_conflict")
-        for key in (None, "new"):
-            refused = await gateway.chat("hello", key=key, stream=stream)
-            assert (refused.status, refused.code) == (503, "storage_unavailable")
-            assert refused.headers["Retry-After"] == "1"
-        if not stream:
-            upstream.release()
-            assert (await running).status == 200
-        own.cli("CONFIG", "SET", "maxmemory", "0")
-        upstream.release()
-        committed = await running
-        assert committed.status == 200
-        replay = await gateway.chat("other", model="gate", key="running", stream=stream)
-        assert (replay.body, replay.replayed) == (committed.body, True)
-        assert (await gateway.chat("hello", key="new", stream=stream)).status == 200
-    assert upstream.count == 3
+    gateway = await start_own()
+    first = await gateway.chat("hello", key="k", stream=stream)
+    running = await hold(gateway, upstream, "other", key="running")
+    own_server.cli("CONFIG", "SET", "maxmemory", "1")
+    again = await gateway.chat("hello", key="k", stream=stream)
+    assert (again.status, again.body, again.replayed) == (200, first.body, True)
+    conflict = await gateway.chat("hello!", key="k", stream=stream)
+    assert (conflict.status, conflict.code) == (409, "admission_conflict")
+    for key in (None, "new"):
+        refused = await gateway.chat("hello", key=key, stream=stream)
+        assert (refused.status, refused.code) == (503, "storage_unavailable")
+        assert refused.headers["Retry-After"] == "1"
+    upstream.release()
+    assert (await running).status == 200
+    replay = await gateway.chat("other", model="gate", key="running", stream=stream)
+    assert (replay.status, replay.replayed) == (200, True)
+    assert upstream.count == 2
+    own_server.cli("CONFIG", "SET", "maxmemory", "0")
+    assert (await gateway.chat("hello", key="new", stream=stream)).status == 200

@@ -53,77 +53,74 @@ async def ask_all(gateway):
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_a_store_that_cannot_serve(start, upstream, kind):
-    """J1: 503 `storage_unavailable` as JSON within two seconds on every route, nothing runs, and it recovers by itself."""
-    with StoreServer() as own:
-        gateway = await start(store=own.store_url)
-        assert (await gateway.chat("warm", session_id="warm")).status == 200
-        async with fault(kind, own):
-            began = time.monotonic()
-            refused, *others = await asyncio.gather(
-                ask_all(gateway),
-                gateway.session("warm"),
-                gateway.delete("warm"),
-                gateway.delete("warm", "?force=true"),
-                gateway.request("GET", session_path("warm") + "/messages"),
-                gateway.request("GET", "/api/sessions"),
-            )
-            assert time.monotonic() - began < WITHIN_S
-            refused += others
-            assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 13
-            for reply in refused:
-                assert (reply.headers["Content-Type"], reply.headers["Retry-After"]) == ("application/json", "1")
-                assert "x-should-retry" not in reply.headers
-                for word in (b"redis", b"auth", b"127.0.0.1", str(own.port).encode(), b"LOADING", b"secret-password"):
-                    assert word.lower() not in reply.body.lower()
-            assert upstream.count == 1
-            ready = await gateway.request("GET", "/readyz")
-            assert (ready.status, ready.json()["store"]) == (200, "unavailable")
-            assert (await gateway.request("GET", "/healthz")).status == 200
-        assert [reply.status for reply in await ask_all(gateway)] == [200] * 8
-        assert (await gateway.request("GET", "/api/sessions")).status == 200
-        assert (await gateway.request("GET", "/readyz")).json()["store"] == "ok"
-        assert upstream.count == 9
+async def test_a_store_that_cannot_serve(start_own, own_server, upstream, kind):
+    """J1: 503 `storage_unavailable` as JSON within two seconds on every route; nothing runs; it recovers by itself."""
+    gateway = await start_own()
+    assert (await gateway.chat("warm", session_id="warm")).status == 200
+    async with fault(kind, own_server):
+        began = time.monotonic()
+        refused, ready, *others = await asyncio.gather(
+            ask_all(gateway),
+            gateway.request("GET", "/readyz"),
+            gateway.session("warm"),
+            gateway.delete("warm"),
+            gateway.delete("warm", "?force=true"),
+            gateway.request("GET", session_path("warm") + "/messages"),
+            gateway.request("GET", "/api/sessions"),
+        )
+        assert time.monotonic() - began < WITHIN_S
+        refused += others
+        assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 13
+        for reply in refused:
+            assert (reply.headers["Content-Type"], reply.headers["Retry-After"]) == ("application/json", "1")
+            assert "x-should-retry" not in reply.headers
+            for word in (b"redis", b"auth", b"127.0.0.1", b"%d" % own_server.port, b"loading", b"secret-password"):
+                assert word not in reply.body.lower()
+        assert upstream.count == 1
+        assert (ready.status, ready.json()["store"]) == (200, "unavailable")
+        assert (await gateway.request("GET", "/healthz")).status == 200
+    assert [reply.status for reply in await ask_all(gateway)] == [200] * 8
+    assert (await gateway.request("GET", "/api/sessions")).status == 200
+    assert (await gateway.request("GET", "/readyz")).json()["store"] == "ok"
+    assert upstream.count == 9
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_a_gateway_starts_before_its_store(start, kind):
-    """J1: a replica may start while the store is away: it answers 503 until the store is there, and needs no restart."""
-    with StoreServer() as own:
-        async with fault(kind, own):
-            gateway = await start(store=own.store_url)
-            assert (await gateway.chat("hello", key="k")).code == "storage_unavailable"
-        assert (await gateway.chat("hello", key="k")).status == 200
+async def test_a_gateway_starts_before_its_store(start_own, own_server, kind):
+    """J1: a replica that starts while the store is away answers 503 until it is there, and needs no restart."""
+    async with fault(kind, own_server):
+        gateway = await start_own()
+        assert (await gateway.chat("hello", key="k")).code == "storage_unavailable"
+    assert (await gateway.chat("hello", key="k")).status == 200
 
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_commit_that_is_not_confirmed(start, upstream, key, stream):
-    """J1, J10: after dispatch it is `commit_unconfirmed`: a keyed client retries and gets its answer, another must not."""
-    with StoreServer() as own:
-        gateway = await start(store=own.store_url, commit_patience_ms=300)
-        model = "gate_mid" if stream else "gate"
-        asking = await hold(gateway, upstream, "one two", model=model, session_id="s", key=key, stream=stream)
-        await upstream.until(lambda up: bool(up.calls[0].sent) == stream)
-        own.freeze()
-        upstream.release()
-        told = await asking
-        own.thaw()
-        if stream:
-            assert told.status == 200
-            assert '"commit_unconfirmed"' in told.events()[-1]
-            assert "[DONE]" not in told.events()
-        else:
-            assert (told.status, told.code) == (503, "commit_unconfirmed")
-            assert told.headers.get("Retry-After") == ("1" if key else None)
-            assert told.headers.get("x-should-retry") == (None if key else "false")
-        if key:
-            again = await gateway.chat("one two", model=model, session_id="s", key=key, stream=stream)
-            assert (again.status, again.text(), again.replayed) == (200, "one two", True)
-        assert (await gateway.chat("next", session_id="s")).status == 200
-        kept = (await gateway.request("GET", "/api/sessions/s/messages")).json()["data"]
-        assert [message["content"] for message in kept] == ["one two", "one two", "next", "next"]
-        assert upstream.count == 2
+async def test_a_commit_that_is_not_confirmed(start_own, own_server, upstream, key, stream):
+    """J1, J10: after dispatch it is `commit_unconfirmed`: a keyed client may retry and gets its answer."""
+    gateway = await start_own(commit_patience_ms=300)
+    model = "gate_mid" if stream else "gate"
+    asking = await hold(gateway, upstream, "one two", model=model, session_id="s", key=key, stream=stream)
+    await upstream.until(lambda up: bool(up.calls[0].sent) == stream)
+    own_server.freeze()
+    upstream.release()
+    told = await asking
+    own_server.thaw()
+    if stream:
+        assert told.status == 200
+        assert '"commit_unconfirmed"' in told.events()[-1]
+        assert "[DONE]" not in told.events()
+    else:
+        assert (told.status, told.code) == (503, "commit_unconfirmed")
+        assert told.headers.get("Retry-After") == ("1" if key else None)
+        assert told.headers.get("x-should-retry") == (None if key else "false")
+    if key:
+        again = await gateway.chat("one two", model=model, session_id="s", key=key, stream=stream)
+        assert (again.status, again.text(), again.replayed) == (200, "one two", True)
+    assert (await gateway.chat("next", session_id="s")).status == 200
+    kept = (await gateway.request("GET", "/api/sessions/s/messages")).json()["data"]
+    assert [message["content"] for message in kept] == ["one two", "one two", "next", "next"]
+    assert upstream.count == 2
 
 
 STEPS = {  # the script whose reply is lost, and a request that runs it
@@ -224,7 +221,7 @@ async def test_a_restart_of_a_store_that_keeps_its_data_is_not_noticed(start, up
 
 
 async def test_a_store_that_lost_everything(start, upstream, store_server):
-    """J12: after FLUSHALL a running turn is fenced, an old id of ours stays retired, and the next turn runs, ids new."""
+    """J12: after FLUSHALL a running turn is fenced, old ids of ours stay retired, and what comes next has new ones."""
     gateway = await start()
     opened = await gateway.chat("hello")
     running = await hold(gateway, upstream, "hello", session_id="s", key="k")

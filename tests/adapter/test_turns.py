@@ -7,7 +7,6 @@ import pytest
 
 from gateway_adapter.auth import ApiKeys
 from tests.adapter.gateway import dump, end_lease, hold, queued
-from tests.support.servers import StoreServer
 from tests.support.waiting import until
 
 REJECT = {"X-Hermes-Turn-Policy": "reject"}
@@ -107,7 +106,7 @@ async def test_an_unknown_policy_is_refused(gateway, upstream, store_server):
     """G3: anything but the policies is 400 before any write."""
     refused = await gateway.chat("hello", session_id="s", headers={"X-Hermes-Turn-Policy": "queue"})
     assert (refused.status, refused.code) == (400, "invalid_turn_policy")
-    assert (upstream.count, store_server.cli("DBSIZE")) == (0, 0)
+    assert (upstream.count, dump(store_server)) == (0, {})
 
 
 async def test_a_full_queue_refuses(start, upstream):
@@ -254,27 +253,26 @@ async def test_an_interrupted_turn_is_rerun_where_that_is_asked_for(start, upstr
     assert upstream.count == 3
 
 
-async def test_what_was_given_up_is_not_run_later(start, upstream):
+async def test_what_was_given_up_is_not_run_later(start_own, own_server, upstream):
     """G13, J1: requests refused because the store was frozen do not run when it thaws; sent again they do, at once."""
+    gateway = await start_own()
     asked = [
         {"session_id": f"s{n}" if n & 1 else None, "key": f"k{n}" if n & 2 else None, "stream": n >= 4}
         for n in range(8)
     ]
-    with StoreServer() as own:
-        gateway = await start(store=own.store_url)
 
-        async def ask_all():
-            return await asyncio.gather(*(gateway.chat(f"hello {n}", **options) for n, options in enumerate(asked)))
+    async def ask_all():
+        return await asyncio.gather(*(gateway.chat(f"hello {n}", **options) for n, options in enumerate(asked)))
 
-        assert (await gateway.chat("warm", session_id="warm")).status == 200
-        own.freeze()
-        refused = await ask_all()
-        own.thaw()
-        began = time.monotonic()
-        again = await ask_all()
-        assert [(reply.status, reply.replayed) for reply in again] == [(200, False)] * 8
-        assert time.monotonic() - began < 1
-        assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 8
-        await until(lambda: own.cli("ZCARD", "coord1:{default}:running") == 0)
-        assert own.cli("KEYS", "*:queue:*") == []
-        assert upstream.count == 9
+    assert (await gateway.chat("warm", session_id="warm")).status == 200
+    own_server.freeze()
+    refused = await ask_all()
+    own_server.thaw()
+    began = time.monotonic()
+    again = await ask_all()
+    assert time.monotonic() - began < 1
+    assert [(reply.status, reply.replayed) for reply in again] == [(200, False)] * 8
+    assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 8
+    await until(lambda: own_server.cli("ZCARD", "coord1:{default}:running") == 0)
+    assert own_server.cli("KEYS", "*:queue:*") == []
+    assert upstream.count == 9
