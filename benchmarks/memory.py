@@ -83,7 +83,7 @@ async def _retired() -> list[Row]:
 async def _empty_store(settings: Settings) -> AsyncIterator[tuple[Coordinator, Redis]]:
     with StoreServer() as server:
         async with (
-            Coordinator.open(server.url, settings, clean=False) as coordinator,
+            Coordinator.open(server.url, settings, serving=False) as coordinator,
             Redis.from_url(server.url) as client,
         ):
             yield coordinator, client

@@ -42,6 +42,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
+        """None when the row has no baseline."""
         return None if self.baseline is None else self.measured / self.baseline
 
     @property

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -44,7 +45,7 @@ async def _filled(count: int) -> AsyncIterator[Coordinator]:
                     for number in range(start, min(start + _PAGE, count)):
                         session_id = f"chat-{number}"
                         cid = target_of(_TENANT, Explicit(session_id)).cid
-                        fields = {
+                        fields: dict[Any, Any] = {
                             "kind": "x", "history": "store", "source": "api_server", "session": session_id,
                             "generation": 1, "nonce": new_nonce(), "created_ms": 1_700_000_000_000, "turns": 1,
                             "fence": 1_700_000_000_000, "active_ms": 1_700_000_000_000, "holder": "replica-00000000",
@@ -52,7 +53,7 @@ async def _filled(count: int) -> AsyncIterator[Coordinator]:
                         pipeline.hset(_KEYS.conversation(cid), mapping=fields)
                         pipeline.zadd(_KEYS.sessions, {cid: 1_700_000_000_000 + number})
                     await pipeline.execute()
-        async with Coordinator.open(server.url, clean=False) as coordinator:
+        async with Coordinator.open(server.url, serving=False) as coordinator:
             yield coordinator
 
 

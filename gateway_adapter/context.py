@@ -36,7 +36,9 @@ async def read_body(request: web.Request) -> bytes:
     limit = request.app[SETTINGS].max_body_bytes
     if (request.content_length or 0) <= limit:
         with contextlib.suppress(web.HTTPRequestEntityTooLarge):
-            return await request.read()
+            body = await request.read()
+            if len(body) <= limit:
+                return body
     raise InvalidRequest(f"The body may have at most {limit} bytes.", None, "body_too_large", 413)
 
 

@@ -1,6 +1,7 @@
 """`/api/sessions`: what there is, and its deletion."""
 
 import json
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -123,7 +124,9 @@ def _coordinator(request: web.Request) -> Coordinator:
 
 
 def _id(request: web.Request) -> str:
-    return session_id(request.match_info["id"])
+    # Not from match_info: what is no UTF-8 stays quoted there, and would look like an id that is spelled so.
+    segment = request.rel_url.raw_path.split("/")[3]
+    return session_id(unquote(segment, errors="surrogateescape"))
 
 
 async def _fields(request: web.Request) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from io import BytesIO
 from types import TracebackType
 from typing import Self
 
@@ -94,8 +95,9 @@ class UpstreamExecutor:
         url = self._base.with_path(f"{self._base.raw_path.rstrip('/')}/{path}", encoded=True, keep_query=True)
         sent = CIMultiDict(headers)
         sent.update({"Accept-Encoding": "identity", **self._authorization})  # identity: the bytes pass as they are
+        data = BytesIO(body) if body is not None else None  # goes out in pieces, so that a large one holds up nobody
         with _failures():
-            response = await self._session.request(method, url, data=body, headers=sent, allow_redirects=False)
+            response = await self._session.request(method, url, data=data, headers=sent, allow_redirects=False)
         try:
             if not 200 <= response.status < 300:
                 raise await self._refusal(response)

@@ -94,8 +94,7 @@ async def test_a_gateway_starts_before_its_store(start_own, own_server, kind):
     assert (await gateway.chat("hello", key="k")).status == 200
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "key"), [(False, None), (False, "k"), (True, None)])
 async def test_a_commit_that_is_not_confirmed(start_own, own_server, upstream, key, stream):
     """J1, J10: after dispatch it is `commit_unconfirmed`: a keyed client may retry and gets its answer."""
     gateway = await start_own(commit_patience_ms=300)
@@ -123,7 +122,22 @@ async def test_a_commit_that_is_not_confirmed(start_own, own_server, upstream, k
     assert upstream.count == 2
 
 
-STEPS = {  # the script whose reply is lost, and a request that runs it
+async def test_a_keyed_stream_goes_on_over_a_short_absence(start_own, own_server, upstream):
+    """J1, H2: while the store is away a keyed stream pauses, since its events go there first; then it goes on whole."""
+    gateway = await start_own()
+    asking = await hold(gateway, upstream, "one two", model="gate_mid", session_id="s", key="k", stream=True)
+    await upstream.until(lambda up: bool(up.calls[0].sent))
+    own_server.freeze()
+    upstream.release()
+    await asyncio.wait([asking], timeout=0.5)
+    own_server.thaw()
+    reply = await asking
+    assert reply.body == bytes(upstream.calls[0].sent)
+    assert (await gateway.chat("one two", model="gate_mid", session_id="s", key="k", stream=True)).body == reply.body
+    assert upstream.count == 1
+
+
+STEPS: dict[str, dict] = {  # the script whose reply is lost, and a request that runs it
     "turn_begin": {"messages": "one two"},
     "turn_finish": {"messages": "one two"},
     "turn_append": {"messages": "one two", "model": "slow:0.05", "stream": True},

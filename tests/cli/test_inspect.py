@@ -25,7 +25,7 @@ AskLater = Callable[..., Awaitable[Ran]]
 @pytest.fixture
 async def fleet(store_server: StoreServer) -> AsyncIterator[Coordinator]:
     """A replica's coordinator on the shared store."""
-    async with Coordinator.open(store_server.store_url, Settings(replica="replica-1"), clean=False) as coordinator:
+    async with Coordinator.open(store_server.store_url, Settings(replica="replica-1"), serving=False) as coordinator:
         yield coordinator
 
 
