@@ -30,6 +30,7 @@ from coordinator.steps import Begun, Steps
 
 _JOIN_FIRST_S = 0.02  # the first look at a running turn that is joined; doubled from look to look,
 _JOIN_MOST_S = 0.5  # up to here
+_LEASE_END_S = 0.01  # after the end of a lease in front: its last millisecond is over for sure
 
 
 @dataclass(slots=True)
@@ -101,13 +102,15 @@ class Admission:
 
     async def _ask_until_answered(self, attempt: Attempt) -> Granted | Replay:
         until = monotonic() + self._settings.turn_wait_ms / 1000
-        asked_again = False
+        missing = ""
         with self._mailbox.expecting(attempt.turn) as woken, self._leaving(attempt):
             while True:
                 woken.clear()
                 outcome = await self._ask(attempt)
                 match outcome:
                     case Granted():
+                        self._check_draining()
+                        self._check_lease(attempt)
                         return outcome
                     case Seen():
                         view = await self._join(attempt, outcome, woken)
@@ -115,17 +118,21 @@ class Admission:
                             return Replay(view)
                         if view is not None:
                             self._rerun(attempt, view)
-                        elif asked_again:
+                        elif outcome.turn == missing:
                             raise IdempotencyExpired("the answer to this key is no longer kept")
-                        asked_again = True
-                    case Queued(session_id=session_id):
+                        else:
+                            missing = outcome.turn
                         self._check_draining()
+                    case Queued(session_id=session_id):
                         attempt.expected = attempt.expected or session_id
-                        left_s = until - monotonic()
-                        if left_s <= 0:
-                            raise self._busy(outcome)
+                        self._check_draining()
+                        left_s = min(until - monotonic(), self._pause_s(outcome))
                         with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(woken.wait(), min(left_s, self._settings.poll_ms / 1000))
+                            await asyncio.wait_for(woken.wait(), left_s)
+                        # Also for who was held up: past its time the caller has given up, and nothing is to run for it.
+                        if monotonic() >= until:
+                            raise self._busy(outcome)
+                        self._check_draining()
                     case _:
                         raise self._refusal(attempt, outcome)
 
@@ -135,21 +142,25 @@ class Admission:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, (asyncio.CancelledError, StoreUnavailable)) or attempt.expected:
+            if isinstance(error, (asyncio.CancelledError, StoreUnavailable, Draining)) or attempt.expected:
                 self._take_back(attempt)
             raise
 
     def _take_back(self, attempt: Attempt) -> None:
         tenant, turn, cid, digest = attempt.request.tenant, attempt.turn, attempt.target.cid, attempt.digest
+        asking, patience_s = attempt.asking, self._settings.patience_ms / 1000
 
         async def abandon() -> None:
             # The question's answer comes first: what it grants could not be taken back before.
-            if attempt.asking:
-                await asyncio.wait({attempt.asking})
+            if asking:
+                await asyncio.wait({asking})
             await self._steps.turn_abandon(tenant, turn, cid, fence=None, digest=digest, state="refused")
+            unanswered = asking is not None and (asking.cancelled() or asking.exception() is not None)
+            if unanswered and monotonic() < attempt.sent + patience_s:
+                raise StoreUnavailable("the question may still be on its way, and be granted until its time is up")
 
         # After a lease a grant that nobody holds has ended by itself.
-        self._background.see_to(abandon, self._settings.lease_ms / 1000)
+        self._background.see_to(abandon, self._settings.lease_ms / 1000 + patience_s)
 
     async def _ask(self, attempt: Attempt) -> Begun:
         """One question, in a task of its own: a caller who leaves cannot cut it off between sending and reply."""
@@ -202,8 +213,9 @@ class Admission:
             self._check_draining()
             if attempt.request.follow and view.event_count:
                 return view
+            woken.clear()  # a late message to a waiter, which it may have been before, is no reason to hurry
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), pause_s)  # set early only when nobody may wait any longer
+                await asyncio.wait_for(woken.wait(), pause_s)  # set when nobody may wait any longer
             pause_s = min(2 * pause_s, _JOIN_MOST_S)
         return view
 
@@ -222,6 +234,17 @@ class Admission:
         if view.state == "cancelled":
             raise TurnCancelled("the turn with this key was stopped")
         return None if view.state == "refused" and view.result is None else view
+
+    def _pause_s(self, outcome: Queued) -> float:
+        """How long a waiter waits for a message: until its next poll, or until the lease in front of it may have ended,
+        which nobody sends a message about."""
+        poll_s = self._settings.poll_ms / 1000
+        return min(poll_s, outcome.left_ms / 1000 + _LEASE_END_S) if outcome.left_ms else poll_s
+
+    def _check_lease(self, attempt: Attempt) -> None:
+        """Raises StoreUnavailable for a grant that was as long on its way as its lease: nothing may start under it."""
+        if monotonic() >= attempt.sent + self._settings.lease_ms / 1000:
+            raise StoreUnavailable("the grant came too late")
 
     def _check_draining(self) -> None:
         if self._draining:

@@ -147,6 +147,7 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -315,6 +316,7 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {

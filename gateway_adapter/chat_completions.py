@@ -21,6 +21,7 @@ from coordinator import (
 )
 from gateway_adapter import context, replays
 from gateway_adapter.completions import Aggregator, assistant_message_of
+from gateway_adapter.disconnects import is_gone
 from gateway_adapter.errors import answer_of
 from gateway_adapter.event_stream import ClientStream, arriving, error_event
 from gateway_adapter.executors.base import (
@@ -127,6 +128,9 @@ async def post(request: web.Request) -> web.StreamResponse:
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await replays.send(request, client, turn.replay, asked.body)
+                if is_gone(request):  # it left while it waited, and nobody had looked yet
+                    await turn.refuse()
+                    return client.response
                 request[context.ABOUT] = _about(asked, turn)
                 return await _run(request, asked, turn, client)
     except CoordinatorError as error:

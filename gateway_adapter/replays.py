@@ -1,13 +1,25 @@
 """Recorded answers as HTTP: replays in either form, and what is recorded of refusals and failures."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import replace
+from time import monotonic
 
 from aiohttp import web
 
-from coordinator import IdempotencyExpired, Replay, Result, TurnCancelled, TurnView, UnknownExecution
-from gateway_adapter import context
+from coordinator import (
+    CommitUnconfirmed,
+    Draining,
+    IdempotencyExpired,
+    Replay,
+    Result,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnView,
+    UnknownExecution,
+)
+from gateway_adapter import context, health
 from gateway_adapter.completions import as_events
 from gateway_adapter.disconnects import is_gone
 from gateway_adapter.errors import INTERNAL, NO_RETRY, RETRY, ErrorAnswer, answer_of
@@ -45,23 +57,29 @@ async def _follow(request: web.Request, client: ClientStream, replay: Replay) ->
     """Sends the log of a turn that is still running, from its first event on and as it grows, to the turn's end."""
     coordinator, tenant, turn = request.app[context.COORDINATOR], request[context.TENANT], replay.turn.turn
     await client.open({**context.session_headers(request), **REPLAYED})
-    sent, quiet_s, view = 0, 0.0, replay.turn
-    while view.state == "running":
-        before = sent
-        async for block in coordinator.events(tenant, turn, sent):
-            await client.send([block])
-            sent += 1
+    sent, quiet_s, view, answered = 0, 0.0, replay.turn, monotonic()
+    while True:
+        before, ended = sent, view.state != "running"
+        with contextlib.suppress(StoreUnavailable):  # a short absence, which the turn itself outlives too
+            async for block in coordinator.events(tenant, turn, sent):
+                await client.send([block])
+                sent += 1
+            if ended:
+                break
+            view = await coordinator.turn_view(tenant, turn) or replace(view, state="interrupted")
+            answered = monotonic()
+        if is_gone(request):
+            return client.response
+        if request.app[health.DRAINING]:
+            raise Draining("this replica is shutting down")
+        if monotonic() > answered + coordinator.settings.lease_ms / 1000:
+            raise CommitUnconfirmed("the store did not say what became of the turn")
         quiet_s = 0.0 if sent > before else quiet_s + _LOOK_EVERY_S
         if quiet_s >= _KEEP_ALIVE_S:
             await client.send([client.KEEP_ALIVE])
             quiet_s = 0.0
-        await asyncio.sleep(_LOOK_EVERY_S)
-        if is_gone(request):
-            return client.response
-        view = await coordinator.turn_view(tenant, turn) or replace(view, state="interrupted")
-    async for block in coordinator.events(tenant, turn, sent):
-        await client.send([block])
-        sent += 1
+        if ended or view.state == "running":
+            await asyncio.sleep(_LOOK_EVERY_S)
     if view.kept != "events" or sent < view.event_count:
         # No answer's end is in the log: the turn was stopped, died, or had more to say than is kept.
         await client.send([error_event(answer_of(_lost(view)) or INTERNAL)])

@@ -34,7 +34,7 @@ if made[1] then
   return {'forked', now, made[1], integer(made[2] or '0', 'forked')}
 end
 local found = redis.call('HMGET', origin, 'session', 'history', 'source')
-if found[1] ~= named then
+if named == '' or found[1] ~= named then
   return {'not_found', now}
 end
 local session = session_name(cid, 1, nonce)

@@ -114,7 +114,7 @@ async def cancelled(test, stream):
 
 async def store_away(test, stream):
     """A store that takes nothing."""
-    gateway = await test.start()
+    gateway = await test.start(patience_ms=500)
     test.server.cli("CONFIG", "SET", "maxmemory", "1")
     try:
         return await gateway.chat("hello", stream=stream)

@@ -138,9 +138,11 @@ class Stage(SessionStage):
         """Renews leases; the lost and the cancelled."""
         return await self.steps().turn_renew(TENANT, turns)
 
-    async def used(self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = ()) -> Granted:
+    async def used(
+        self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = (), **changes: Any
+    ) -> Granted:
         """A conversation in which one turn was completed."""
-        grant = await self.granted(turn, target)
+        grant = await self.granted(turn, target, **changes)
         assert await self.finish(grant.fence, turn=turn, target=target, messages=messages) == "finished"
         return grant
 
