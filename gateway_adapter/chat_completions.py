@@ -87,12 +87,16 @@ class ChatRequest:
             tenant=self.tenant,
             address=address,
             route=ROUTE,
-            fingerprint=fingerprint(ROUTE, _said("id", self.named), _said("key", self.declared), self.body.canonical),
+            fingerprint=fingerprint(ROUTE, _said("id", self.named), *self._declared(settings), self.body.canonical),
             idempotency_key=self.key,
             policy=self.policy,
             follow=self.body.stream,
             history="client" if by_client else "store",
         )
+
+
+    def _declared(self, settings: Settings) -> tuple[str, ...]:
+        return ("",) if self.declared is None else (f"key:{self.declared}", f"source:{settings.source}")
 
 
 async def parse(request: web.Request) -> ChatRequest:
@@ -177,7 +181,7 @@ async def _upstream_request(request: web.Request, asked: ChatRequest, turn: Turn
         )
     carried = asked.named is not None or asked.declared is not None or settings.scope_implicit
     extra = settings.scope_as.in_body(turn.scope) if carried else {}
-    headers = settings.scope_as.in_headers(turn.scope, request.headers) if carried else {}
+    headers = settings.scope_as.in_headers(turn.scope if carried else None, request.headers)
     if settings.fence_header:
         headers[settings.fence_header] = str(turn.fence)
     if kept:
