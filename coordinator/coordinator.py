@@ -282,14 +282,22 @@ class Coordinator:
 
     async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
         """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
-        six boundary reasons, once, while the generation it was bound in is still current. Raises ValueError: no reason."""
+        six boundary reasons, once, while the generation it was bound in is still current.
+
+        Raises:
+            ValueError: the reason is empty, or the id has the form of ours.
+        """
         if not reason:
             raise ValueError("an end has a reason")
         return await self._end(tenant, self._host_target(tenant, session_id), reason)
 
     async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:
         """Makes a boundary of a host's session id that has not ended, or only by accident (`agent_close`,
-        `ws_orphan_reap`). Returns whether its conversation moved on. Raises ValueError: that reason is no boundary."""
+        `ws_orphan_reap`). Returns whether its conversation moved on.
+
+        Raises:
+            ValueError: the reason is no boundary, or the id has the form of ours.
+        """
         _check_reason(reason)
         return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=True)
 

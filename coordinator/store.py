@@ -193,11 +193,13 @@ class Store:
                     for command, _ in batch:
                         pipeline.execute_command(*command)
                     replies = await pipeline.execute(raise_on_error=False)
-            except UnicodeError:
-                # Nothing was sent: a value is no text that can be written. That is its caller's error and nobody else's.
-                self._pending.extendleft(reversed([one for one in batch if _can_be_sent(*one)]))
-                continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
+                if isinstance(error, UnicodeEncodeError):
+                    # Nothing was sent: a value is no text that can be written. That is its own caller's error.
+                    others = [one for one in batch if _can_be_sent(*one)]
+                    if len(others) < len(batch):
+                        self._pending.extendleft(reversed(others))
+                        continue
                 for _, future in batch:
                     if not future.done():
                         future.set_result(error)
@@ -218,8 +220,8 @@ class Store:
 def _can_be_sent(command: tuple[Value, ...], future: "asyncio.Future[Any]") -> bool:
     """Whether the command can be written at all; else its caller is told."""
     try:
-        pack_command(command)
-    except UnicodeError as error:
+        pack_command(command)  # type: ignore[arg-type]  # its stub speaks of a tuple of one
+    except UnicodeEncodeError as error:
         if not future.done():
             future.set_result(error)
         return False

@@ -53,6 +53,6 @@ class ScopeCarrier:
         return {name: json.dumps(scope).encode() for name in self.members}
 
     def in_headers(self, scope: str | None, sent: Mapping[str, str]) -> dict[str, str]:
-        """The headers to send along: those that the client sent itself as they are, the others with the scope, if any."""
+        """The headers to send along: one that the client sent itself as it is, others with the scope, if any."""
         values = {name: sent.get(name, scope) for name in self.headers}
         return {name: value for name, value in values.items() if value is not None}

@@ -94,7 +94,6 @@ class ChatRequest:
             history="client" if by_client else "store",
         )
 
-
     def _declared(self, settings: Settings) -> tuple[str, ...]:
         return ("",) if self.declared is None else (f"key:{self.declared}", f"source:{settings.source}")
 
