@@ -160,16 +160,18 @@ class Coordinator:
             StoreUnavailable: not confirmed; the same call again finds out.
         """
         target = target_of(tenant, Explicit(session_id))
+        if not force and target.kind == "x":
+            await self._check_idle(tenant, target)
         # A host's id that is bound moves its conversation on first: its end is recorded, so no second try does again.
-        await self._end(tenant, target, "deleted", over_accidents=False)
+        await self._end(tenant, target, "deleted", force=force)
         answer = await self._steps.session_delete(
             tenant, target, generation_of(session_id), uuid4().hex, force=force, receipts=receipts, nonce=new_nonce()
         )
         match answer:
             case Word():
                 raise SessionNotFound("no such session")
-            case Busy(holder, left_ms):
-                raise SessionBusy("a turn is running in this session", max(1, min(left_ms // 1000, 5)), holder)
+            case Busy():
+                raise _busy(answer)
         await self._stopping(tenant, answer)
         await self._janitor.erase(tenant, target.cid)
         return answer
@@ -280,7 +282,7 @@ class Coordinator:
     async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
         """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
         six boundary reasons, once, while the generation it was bound in is still current."""
-        return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=False)
+        return await self._end(tenant, self._host_target(tenant, session_id), reason)
 
     async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:
         """Makes a boundary of a host's session id that has not ended, or only by accident (`agent_close`,
@@ -309,7 +311,9 @@ class Coordinator:
             return declared_scope(tenant, host.cid, host.generation, host.nonce)
         return physical_scope(tenant, session_id, host.nonce)
 
-    async def _end(self, tenant: str, target: Target, reason: str, *, over_accidents: bool) -> bool:
+    async def _end(
+        self, tenant: str, target: Target, reason: str, *, over_accidents: bool = False, force: bool = True
+    ) -> bool:
         if target.kind != "x":
             return False
         host = await self._steps.host_session(tenant, target.named)
@@ -323,12 +327,18 @@ class Coordinator:
                 boundary=reason in BOUNDARIES,
                 token=token,
                 over_accidents=over_accidents,
+                force=force,
             )
-            if isinstance(answer, bool):
-                return answer
-            if isinstance(answer, Word):
-                return False
-            cid = answer  # bound meanwhile, and bound for good: the next answer is final
+            match answer:
+                case (moved, stopped):
+                    await self._stopping(tenant, stopped)
+                    return moved
+                case Busy():
+                    raise _busy(answer)
+                case Word():
+                    return False
+                case _:
+                    cid = answer  # bound meanwhile, and bound for good: the next answer is final
         return False
 
     @staticmethod
@@ -336,6 +346,14 @@ class Coordinator:
         if parse_session_id(session_id):
             raise ValueError("an id of ours is no host's own session id")
         return target_of(tenant, Explicit(session_id))
+
+    async def _check_idle(self, tenant: str, target: Target) -> None:
+        """Raises SessionBusy: what is refused in a moment anyway must not have moved a conversation on before."""
+        with contextlib.suppress(SessionNotFound):
+            view = await self._views.session(tenant, target.named)
+            if view.live or view.queued:
+                holder, left_ms = (view.live[0].replica, view.live[0].expires_in_ms) if view.live else ("", 0)
+                raise _busy(Busy(holder, left_ms))
 
     def _serve(self, tenant: str) -> None:
         if self._janitor.served(tenant):
@@ -401,3 +419,7 @@ class Coordinator:
     def running(self) -> int:
         """Turns running on this replica."""
         return self._keeper.count
+
+
+def _busy(answer: Busy) -> SessionBusy:
+    return SessionBusy("a turn is running in this session", max(1, min(answer.left_ms // 1000, 5)), answer.holder)

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 from coordinator.errors import ScriptError
 from coordinator.identity import Target, new_nonce, record_digest
 from coordinator.keys import MAILBOXES, TenantKeys
-from coordinator.outcomes import HostSession, Relation, Reset, Word
+from coordinator.outcomes import Busy, HostSession, Relation, Reset, Word
 from coordinator.scripts import load
 from coordinator.settings import Settings
 from coordinator.store import Store, StoreClock
@@ -196,10 +196,20 @@ class SessionSteps(StepRunner):
         unknown_reply("session_record", reply)
 
     async def session_end(
-        self, tenant: str, target: Target, cid: str, *, reason: str, boundary: bool, token: str, over_accidents: bool
-    ) -> bool | str | Word:
-        """Ends a host's own session id, bound to that conversation. Returns whether the conversation moved on; the
-        conversation that it was bound to meanwhile; or the word for nothing done: kept, unknown."""
+        self,
+        tenant: str,
+        target: Target,
+        cid: str,
+        *,
+        reason: str,
+        boundary: bool,
+        token: str,
+        over_accidents: bool,
+        force: bool,
+    ) -> tuple[bool, list[str]] | str | Busy | Word:
+        """Ends a host's own session id, bound to that conversation. Returns whether the conversation moved on, and the
+        turns that were live in it; the conversation that it was bound to meanwhile; or the word for nothing done:
+        kept, unknown."""
         settings, keys = self._settings, TenantKeys(tenant)
         reply = await self._run(
             "session_end",
@@ -215,11 +225,14 @@ class SessionSteps(StepRunner):
                 "vouch_ms": settings.vouch_ms,
                 "mailboxes": MAILBOXES,
                 "over": "accidents" if over_accidents else "none",
+                "force": int(force),
             },
         )
         match reply:
-            case [b"ended", _, bumped, _]:
-                return bool(bumped)
+            case [b"ended", _, bumped, _, turns]:
+                return bool(bumped), [turn.decode() for turn in turns]
+            case [b"busy", _, holder, left_ms]:
+                return Busy(holder.decode(), int(left_ms))
             case [b"changed", _, other]:
                 return str(other.decode())
             case [b"kept", _, _]:

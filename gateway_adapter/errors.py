@@ -72,7 +72,7 @@ _TABLE: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
 
 # Where the exception's own words could name internals, these are said instead.
 _WORDS: dict[type[Exception], str] = {
-    StoreUnavailable: "The session store cannot be reached. Nothing was run; try again.",
+    StoreUnavailable: "The session store is not available. Nothing was run; try again.",
     CommitUnconfirmed: "The answer was produced, but it could not be confirmed that it was recorded.",
     Draining: "This replica is shutting down. Nothing was run; try again.",
     UpstreamUnavailable: "The model's server cannot be reached. Nothing was run; try again.",

@@ -24,7 +24,10 @@
 -- ARGV[8] vouch_ms      how long a waiter counts after it asked
 -- ARGV[9] mailboxes     channel prefix of the replicas' mailboxes
 -- ARGV[10] over         none, or accidents: whether an end that nobody decided on gives way to this one
--- -> {'ended', now, bumped, generation}   ended by this; bumped is 1 when the conversation moved on
+-- ARGV[11] force        1 to move the conversation on although a turn is live or waits in it, 0 to be refused then
+-- -> {'ended', now, bumped, generation, {turn...}}   ended by this; bumped is 1 when the conversation moved on, and these
+--                                         turns were live in it and are asked to stop
+-- -> {'busy', now, holder, left_ms}       a turn is live, or one waits
 -- -> {'kept', now, reason}                it had ended before, by that; nothing done
 -- -> {'unknown', now}                     nothing is recorded of it
 -- -> {'changed', now, cid}                it was bound meanwhile, to that conversation; ask again
@@ -56,7 +59,7 @@ local known = read_record(record)
 if not known then
   return {'unknown', now}
 elseif known.ended ~= '' and known.ended_token == token then
-  return {'ended', now, integer(known.bumped, 'bumped'), known.ended_generation}
+  return {'ended', now, integer(known.bumped, 'bumped'), known.ended_generation, {}}
 end
 local accident = known.ended == 'agent_close' or known.ended == 'ws_orphan_reap'
 if known.ended ~= '' and not (accident and ARGV[10] == 'accidents') then
@@ -66,14 +69,17 @@ elseif known.cid ~= cid then
 end
 
 -- The conversation moves on when the reason is a boundary and the generation the id was bound in is still the current one.
-local found = redis.call('HMGET', at.conversation, 'generation', 'nonce')
+local found = redis.call('HMGET', at.conversation, 'generation', 'nonce', 'holder')
 local current = known.cid ~= '' and found[1] == known.generation and found[2] == known.nonce
 local bumps = ARGV[3] == '1' and current and not is_fork(known.relation)
 local generation = integer(found[1] or known.generation, 'generation')
+local all = {alive = {}}
 if bumps then
-  local all = {}
   all.alive, all.dead = split_live(at.live, at.running, now, lease_ms)
   all.waiters, all.gone = split_waiters(at.queue, at.waiting, now, vouch_ms)
+  if ARGV[11] ~= '1' and (all.alive[1] or all.waiters[1]) then
+    return {'busy', now, found[3] or '', all.alive[1] and lease_left(at.running, all.alive[1], now) or 0}
+  end
   retire(at, all, {cid = cid, generation = generation, nonce = ARGV[5], reason = reason, token = token,
     mailboxes = ARGV[9]}, now)
   generation = generation + 1
@@ -81,4 +87,4 @@ end
 redis.call('HSET', record, 'ended', reason, 'ended_token', token, 'bumped', bumps and '1' or '0',
   'ended_generation', digits(generation))
 redis.call('PEXPIRE', record, digits(keep_ms))
-return {'ended', now, bumps and 1 or 0, digits(generation)}
+return {'ended', now, bumps and 1 or 0, digits(generation), all.alive}

@@ -1,4 +1,4 @@
-"""The verbs that look into a store and keep it in order: sessions, session, turns, turn, reset, cancel, delete, prune, replicas."""
+"""The verbs that look into a store and keep it in order."""
 
 import re
 from typing import Annotated

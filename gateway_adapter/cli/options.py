@@ -61,6 +61,11 @@ def _duration(name: str, text: str, panel: str, default_ms: int, callback: Calla
     return _flag(name, text, panel, parser=duration, metavar="DURATION", show_default=shown, callback=callback)
 
 
+def _time(name: str, text: str, panel: str, field: str) -> Any:
+    """A duration among the coordinator's settings."""
+    return _duration(name, text, panel, getattr(COORDINATOR, field), _accepted(field))
+
+
 def _count(name: str, text: str, panel: str) -> Any:
     return _flag(name, text, panel, metavar="N", min=0, max=1_000_000)
 
@@ -114,32 +119,12 @@ Horizon = Annotated[
 
 # What a verb needs to know of the replicas' settings when it settles what a dead one left behind, and `serve` itself.
 
-LeaseTtl = Annotated[
-    int,
-    _duration(
-        "lease-ttl",
-        "How long a dead replica blocks a conversation.",
-        _FLEET,
-        COORDINATOR.lease_ms,
-        _accepted("lease_ms"),
-    ),
-]
-ResultTtl = Annotated[
-    int,
-    _duration(
-        "result-ttl",
-        "How long an answer can be replayed.",
-        _FLEET,
-        COORDINATOR.result_ttl_ms,
-        _accepted("result_ttl_ms"),
-    ),
-]
+LeaseTtl = Annotated[int, _time("lease-ttl", "How long a dead replica blocks a conversation.", _FLEET, "lease_ms")]
+ResultTtl = Annotated[int, _time("result-ttl", "How long an answer can be replayed.", _FLEET, "result_ttl_ms")]
 KeyTtl = Annotated[
-    int, _duration("key-ttl", "How long a used Idempotency-Key stays used; 0 for ever.", _FLEET, COORDINATOR.key_ttl_ms)
+    int, _time("key-ttl", "How long a used Idempotency-Key stays used; 0 for ever.", _FLEET, "key_ttl_ms")
 ]
-SessionTtl = Annotated[
-    int, _duration("session-ttl", "How long an idle session is kept.", _FLEET, COORDINATOR.session_ttl_ms)
-]
+SessionTtl = Annotated[int, _time("session-ttl", "How long an idle session is kept.", _FLEET, "session_ttl_ms")]
 
 # Only for `serve`.
 
@@ -179,15 +164,9 @@ TurnPolicy = Annotated[
     _flag("turn-policy", "What a request does that finds its conversation busy.", _TURNS),
 ]
 TurnWait = Annotated[
-    int,
-    _duration("turn-wait", "The longest that a request waits for its conversation.", _TURNS, COORDINATOR.turn_wait_ms),
+    int, _time("turn-wait", "The longest that a request waits for its conversation.", _TURNS, "turn_wait_ms")
 ]
-TurnLimit = Annotated[
-    int,
-    _duration(
-        "turn-limit", "The longest that a turn may run.", _TURNS, COORDINATOR.turn_limit_ms, _accepted("turn_limit_ms")
-    ),
-]
+TurnLimit = Annotated[int, _time("turn-limit", "The longest that a turn may run.", _TURNS, "turn_limit_ms")]
 QueueLimit = Annotated[int, _count("queue-limit", "Requests that may wait for one conversation.", _TURNS)]
 InterruptedTurns = Annotated[
     Literal["refuse", "rerun"],
@@ -214,10 +193,7 @@ Source = Annotated[
     _flag("source", "The source of the conversations that requests open.", _FLEET, callback=_accepted("source")),
 ]
 Idle = Annotated[
-    int,
-    _duration(
-        "idle", "Rest after which a declared conversation begins anew; 0 for never.", _FLEET, COORDINATOR.idle_ms
-    ),
+    int, _time("idle", "Rest after which a declared conversation begins anew; 0 for never.", _FLEET, "idle_ms")
 ]
 DailyAt = Annotated[
     Daily | None,

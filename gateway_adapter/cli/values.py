@@ -114,10 +114,9 @@ def without_secrets(text: str, url: str) -> str:
     """A text about a URL, without what may be secret in that: user and password, and the query."""
     rest = url.partition("://")[2] or url
     user, at, place = rest.rpartition("@")
-    for secret in (user if at else "", place.partition("?")[2]):
-        if secret:
-            text = text.replace(secret, "***")
-    return text
+    query = place.partition("?")[2]
+    text = text.replace(f"{user}@", "***@") if at else text
+    return text.replace(f"?{query}", "?***") if query else text
 
 
 def http_url(host: str, port: int) -> str:

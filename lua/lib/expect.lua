@@ -6,6 +6,9 @@ local function expect(kind, key)
   local size = redis.pcall(size_of[kind], key)
   if type(size) ~= 'number' then
     local found = redis.call('TYPE', key)
+    if (type(found) == 'table' and found.ok or found) == kind then
+      return redis.call(size_of[kind], key) -- refused for another reason, which is told as it is
+    end
     error('key ' .. key .. ' holds a ' .. (type(found) == 'table' and found.ok or found) .. ', not a ' .. kind)
   end
   return size

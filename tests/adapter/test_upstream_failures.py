@@ -104,7 +104,7 @@ async def test_a_failure_after_the_dispatch_is_recorded_and_replayed(start, upst
         assert [message["content"] for message in upstream.calls[1].json()["messages"]] == ["next"]
 
 
-@pytest.mark.parametrize("mode", [*{mode for mode, *_ in FREES.values()}, *{mode for mode, _ in RECORDED.values()}])
+@pytest.mark.parametrize("mode", sorted({mode for mode, *_ in [*FREES.values(), *RECORDED.values()]}))
 async def test_without_a_key_the_session_is_free_again(start, upstream, store_server, mode):
     """F6, G5: whatever went wrong, the lease is given back and the next turn runs."""
     gateway = await start(upstream_timeout_ms=250)

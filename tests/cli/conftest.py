@@ -85,5 +85,6 @@ def start(*arguments: str, variables: Mapping[str, str] | None = None, timeout_s
         capture_output=True,
         text=True,
         timeout=timeout_s,
+        check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -51,7 +51,7 @@ DIGEST = f"sha256:{sha256(KEY.encode()).hexdigest()}"
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[GatewaySettings]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySettings]:
     """The settings that `serve` would have served with; nothing is bound, logging stays the tests'."""
     found: list[GatewaySettings] = []
 
@@ -269,10 +269,12 @@ def test_a_port_in_use_is_one_clear_line(taken_port: int) -> None:
 def test_a_replica_says_what_it_serves_where() -> None:
     """J8, K2: lines of JSON for machines, with the address, the store and the upstream without secrets, the tenants."""
     keys = {"COORDINATOR_API_KEYS": f"beta:{KEY},acme:{KEY}2", "COORDINATOR_UPSTREAM_API_KEY": f"{KEY}3"}
-    with StoreServer(password=f"{KEY}4") as store:
-        with Replica(store=store.url, upstream="http://127.0.0.1:9/v1", env=keys) as replica:
-            assert replica.stop() == 0
-            logged, url, port = replica.logs, replica.url, store.port
+    with (
+        StoreServer(password=f"{KEY}4") as store,
+        Replica(store=store.url, upstream="http://127.0.0.1:9/v1", env=keys) as replica,
+    ):
+        assert replica.stop() == 0
+        logged, url, port = replica.logs, replica.url, store.port
     assert KEY not in logged
     lines = [json.loads(line) for line in logged.splitlines()]
     assert all({"event", "level", "timestamp", "logger"} <= line.keys() for line in lines)
@@ -328,7 +330,7 @@ def test_a_traceback_shows_no_values(tmp_path: Path) -> None:
     )
     command = [COMMAND[0], str(script), KEY]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(root())}, capture_output=True, text=True, timeout=10
+        command, env={**os.environ, "PYTHONPATH": str(root())}, capture_output=True, text=True, timeout=10, check=True
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["logger"] for line in lines] == ["ours", "theirs"]

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from gateway_adapter.cli.values import duration, duration_text, http_url, size, size_text, without_secrets
 
+UNITS_MS = (1, 1_000, 60_000, 3_600_000, 86_400_000)
 
-@given(st.integers(0, 36_500 * 86_400_000))
+
+@given(st.builds(lambda number, unit_ms: number * unit_ms, st.integers(0, 36_500), st.sampled_from(UNITS_MS)))
 def test_a_duration_shown_reads_the_same(ms: int) -> None:
     """K2: what the help shows as a default means that default."""
-    shown = duration_text(ms)
-    assert duration(shown) == ms or len(shown) > 11  # more digits than anybody writes
+    assert duration(duration_text(ms)) == ms
 
 
 @given(st.integers(0, 10**14))
@@ -40,7 +41,7 @@ def test_sizes(text: str, count: int) -> None:
     assert size(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "MB", "1.5MB", "-1", "10 M B", "1TB", "١٠"])
+@pytest.mark.parametrize("text", ["", "MB", "1.5MB", "-1", "10 M B", "1TB", "\u0661"])
 def test_no_sizes(text: str) -> None:
     """J9: anything else is refused instead of guessed."""
     with pytest.raises(typer.BadParameter):
