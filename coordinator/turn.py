@@ -118,7 +118,7 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._committing and not self._committing.done():
+        if self._committing and not self._committing.done() and not isinstance(error, CommitUnconfirmed):
             await until_done(self._committing, _EXIT_S)
         if not self._settled and self._lost != "lost" and (not self._committing or self._lost == "cancelled"):
             await self._end(error)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from coordinator import Coordinator, Explicit, Result, Settings, Turn, TurnRequest
 from gateway_adapter.cli import main
 from tests.support.servers import StoreServer
 
@@ -42,6 +44,7 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+AskLater = Callable[..., Awaitable[Ran]]
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +91,32 @@ def start(*arguments: str, variables: Mapping[str, str] | None = None, timeout_s
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+async def fleet(store_server: StoreServer) -> AsyncIterator[Coordinator]:
+    """A replica's coordinator on the shared store."""
+    async with Coordinator.open(store_server.store_url, Settings(replica="replica-1"), serving=False) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def ask_beside(ask: Run) -> AskLater:
+    """`ask` while the test's own loop goes on: a command has a loop of its own."""
+
+    async def ask_in_thread(*arguments: str, **variables: str) -> Ran:
+        return await asyncio.to_thread(ask, *arguments, **variables)
+
+    return ask_in_thread
+
+
+def asking(session_id: str = "chat", tenant: str = "default", key: str | None = None) -> TurnRequest:
+    """A request for a turn of a session."""
+    return TurnRequest(tenant=tenant, address=Explicit(session_id), route="chat", idempotency_key=key)
+
+
+async def answered(fleet: Coordinator, request: TurnRequest) -> Turn:
+    """A turn that has run to its end."""
+    async with fleet.turn(request) as turn:
+        await turn.finish(Result(status=200, body=b'{"answer": 1}'))
+    return turn

@@ -1,54 +1,24 @@
-"""The verbs that look into a store and keep it in order, against a real server."""
+"""The verbs that look into a store, and how all that ask one fail, against a real server."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from coordinator import Coordinator, Explicit, Implicit, Result, SessionNotFound, Settings, Turn, TurnRequest
+from coordinator import Coordinator
 from coordinator.identity import key_digest
 from coordinator.keys import TenantKeys
 from gateway_adapter.representation import session_json, turn_json
-from tests.cli.conftest import COMMAND, Ran, Run, start
+from tests.cli.conftest import COMMAND, AskLater, Run, answered, asking, start
 from tests.support.process import free_port
+from tests.support.replicas import Replica
 from tests.support.servers import StoreServer
+from tests.support.waiting import until
 
 ODD_IDS = ["-rf", "two words", "größe-λ", "[bold]x[/bold]", ":smile:", "*", "{}", "%s", "a" * 256]
 UNKNOWN_TURN = "0" * 32
-
-AskLater = Callable[..., Awaitable[Ran]]
-
-
-@pytest.fixture
-async def fleet(store_server: StoreServer) -> AsyncIterator[Coordinator]:
-    """A replica's coordinator on the shared store."""
-    async with Coordinator.open(store_server.store_url, Settings(replica="replica-1"), serving=False) as coordinator:
-        yield coordinator
-
-
-@pytest.fixture
-def ask_beside(ask: Run) -> AskLater:
-    """`ask` while the test's own loop goes on: a command has a loop of its own."""
-
-    async def ask_in_thread(*arguments: str, **variables: str) -> Ran:
-        return await asyncio.to_thread(ask, *arguments, **variables)
-
-    return ask_in_thread
-
-
-def asking(session_id: str = "chat", tenant: str = "default", key: str | None = None) -> TurnRequest:
-    """A request for a turn of a session."""
-    return TurnRequest(tenant=tenant, address=Explicit(session_id), route="chat", idempotency_key=key)
-
-
-async def answered(fleet: Coordinator, request: TurnRequest) -> Turn:
-    """A turn that has run to its end."""
-    async with fleet.turn(request) as turn:
-        await turn.finish(Result(status=200, body=b'{"answer": 1}'))
-    return turn
 
 
 async def test_sessions_are_listed_the_latest_first(fleet: Coordinator, ask_beside: AskLater) -> None:
@@ -175,6 +145,22 @@ async def test_a_turn_is_shown_without_its_answer(fleet: Coordinator, ask_beside
     assert "answer" not in ran.out + shown.out
 
 
+async def test_replicas_that_serve_are_listed(ask_beside: AskLater, store_server: StoreServer) -> None:
+    """K2: who is there by its own word; a verb that looks is no replica."""
+    with Replica(store=store_server.store_url) as replica:
+        await until(lambda: replica_count(store_server) == 1, what="the replica's first word")
+        told = (await ask_beside("replicas", "--json")).json["data"]
+        shown = (await ask_beside("replicas")).out
+        assert [one["pid"] for one in told] == [replica.pid]
+    assert shown.splitlines()[0].startswith("REPLICA")
+    assert told[0]["id"] in shown
+
+
+def replica_count(server: StoreServer) -> int:
+    """How many replicas have told of themselves."""
+    return int(server.cli("SCARD", "coord1:replicas"))
+
+
 async def test_looking_at_a_dead_turn_settles_it_as_a_replica_would(
     fleet: Coordinator, ask_beside: AskLater, store_server: StoreServer
 ) -> None:
@@ -191,57 +177,20 @@ async def test_looking_at_a_dead_turn_settles_it_as_a_replica_would(
         assert left_ms == -1 if key_ttl == "0" else 3_500_000 < left_ms <= 3_600_000
 
 
-async def test_deleting_retires(fleet: Coordinator, ask_beside: AskLater) -> None:
-    """E1: once; the id is gone for everybody."""
-    await answered(fleet, asking())
-    ran = await ask_beside("delete", "chat", "--json")
-    assert ran.json == {"id": "chat", "object": "session.deleted", "deleted": True, "ended_turns": []}
-    with pytest.raises(SessionNotFound):
-        await fleet.session("default", "chat")
-    assert (await ask_beside("delete", "chat")).code == 1
-
-
-async def test_a_busy_session_is_deleted_only_by_force(fleet: Coordinator, ask_beside: AskLater) -> None:
-    """E3: refused with a hint; with --force its turn ends."""
-    async with fleet.turn(asking()) as turn:
-        refused = await ask_beside("delete", "chat")
-        assert refused.code == 1
-        assert "replica-1" in refused.complaint
-        assert "--force" in refused.complaint
-        forced = await ask_beside("delete", "chat", "--force", "--json")
-        assert forced.json["ended_turns"] == [turn.id]
-
-
-async def test_receipts_stay_unless_they_are_dropped(fleet: Coordinator, ask_beside: AskLater) -> None:
-    """E4: an answer that a keyed client received can be fetched again after a deletion, but not after --receipts."""
-    kept, dropped = await answered(fleet, asking("kept", key="k1")), await answered(fleet, asking("dropped", key="k2"))
-    await ask_beside("delete", "kept")
-    await ask_beside("delete", "dropped", "--receipts")
-    left = [await fleet.turn_view("default", turn.id) for turn in (kept, dropped)]
-    assert [view and view.result and view.result.body for view in left] == [b'{"answer": 1}', b""]
-
-
-async def test_pruning_takes_all_tenants_or_one(fleet: Coordinator, ask_beside: AskLater) -> None:
-    """E6: what is idle for the horizon goes; younger sessions, and those of others, stay."""
-    for tenant in ("acme", "beta"):
-        await answered(fleet, TurnRequest(tenant=tenant, address=Implicit((b"system", b"hello")), route="chat"))
-    assert (await ask_beside("prune")).out == "0 conversations dropped, 2 tenants looked at\n"
-    assert (await ask_beside("prune", "--horizon", "1h", "--json")).json["dropped"] == 0
-    one = (await ask_beside("prune", "--horizon", "0s", "--tenant", "acme", "--json")).json
-    assert one == {"object": "prune", "dropped": 1, "tenants": {"acme": 1}}
-    assert len(await fleet.sessions("beta")) == 1
-    assert (await ask_beside("prune", "--horizon", "0s")).out == "1 conversation dropped, 2 tenants looked at\n"
-    assert not await fleet.sessions("beta")
-
-
-async def test_the_horizon_is_the_session_ttl_by_default(fleet: Coordinator, ask_beside: AskLater) -> None:
-    """E6: pruning by hand drops what the replicas would."""
-    await answered(fleet, asking())
-    await asyncio.sleep(0.002)  # older than the millisecond it may keep
-    assert (await ask_beside("prune", "--session-ttl", "1ms", "--json")).json["dropped"] == 1
-
-
-VERBS = (["sessions"], ["session", "x"], ["turns"], ["turns", "x"], ["turn", UNKNOWN_TURN], ["delete", "x"], ["prune"])
+MINTED = f"ses_m{'0' * 24}_1_{'0' * 16}"
+VERBS = (
+    ["sessions"],
+    ["session", "x"],
+    ["turns"],
+    ["turns", "x"],
+    ["turn", UNKNOWN_TURN],
+    ["replicas"],
+    ["reset", MINTED],
+    ["cancel", "x"],
+    ["cancel", UNKNOWN_TURN],
+    ["delete", "x"],
+    ["prune"],
+)
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
@@ -255,7 +204,8 @@ def test_a_store_that_is_away_is_one_line(run: Run, words: list[str]) -> None:
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_wrong_option_is_one_line(run: Run, words: list[str]) -> None:
     """K2: exit code 2, with the flag that is wrong."""
-    for flag, value in {"--store": "db:6379", "--lease-ttl": "x", "--tenant": "a b", "--nope": "1"}.items():
+    tenant = {} if words == ["replicas"] else {"--tenant": "a b"}
+    for flag, value in {"--store": "db:6379", "--lease-ttl": "x", "--nope": "1", **tenant}.items():
         ran = run(*words, flag, value)
         assert ran.code == 2
         assert flag in ran.complaint
@@ -284,5 +234,5 @@ def test_the_command_alone_shows_its_verbs() -> None:
     ran = start()
     assert ran.code == 2
     assert not ran.err
-    for verb in ("serve", "keys", "sessions", "session", "turns", "turn", "delete", "prune"):
+    for verb in ("serve", "keys", "sessions", "session", "turns", "turn", "replicas", "cancel", "delete", "prune"):
         assert f" {verb} " in ran.out

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from coordinator import Daily
+from gateway_adapter.affinity import ScopeCarrier
 from gateway_adapter.settings import GatewaySettings
 from tests.cli.conftest import COMMAND, Run, start
 from tests.support.process import LOCALHOST
@@ -31,8 +33,13 @@ FLAGS: dict[str, tuple[str, object, str, object]] = {
     "on-disconnect": ("on_disconnect", "auto", "finish", "finish"),
     "drain-timeout": ("drain_timeout_ms", 20_000, "0", 0),
     "max-body": ("max_body_bytes", 10_000_000, "512KB", 512_000),
+    "scope-as": ("scope_as", ScopeCarrier.parse("openai"), "xai", ScopeCarrier.parse("xai")),
+    "scope-implicit": ("scope_implicit", False, "true", True),
+    "fence-header": ("fence_header", None, "X-Fence", "X-Fence"),
+    "idle": ("coordinator.idle_ms", 0, "6h", 21_600_000),
+    "daily": ("coordinator.daily", None, "04:00@Europe/Berlin", Daily.parse("04:00@Europe/Berlin")),
     "lease-ttl": ("coordinator.lease_ms", 30_000, "500ms", 500),
-    "turn-policy": ("coordinator.turn_policy", "wait", "reject", "reject"),
+    "turn-policy": ("coordinator.turn_policy", "wait", "interrupt", "interrupt"),
     "turn-wait": ("coordinator.turn_wait_ms", 45_000, "1s", 1_000),
     "turn-limit": ("coordinator.turn_limit_ms", 1_800_000, "2h", 7_200_000),
     "queue-limit": ("coordinator.queue_limit", 32, "0", 0),
@@ -88,8 +95,8 @@ def test_the_defaults_are_those_of_the_contract(run: Run, served: list[GatewaySe
 
 def test_every_flag_arrives(run: Run, served: list[GatewaySettings]) -> None:
     """K2: each flag sets its setting."""
-    flags = [word for flag, (_, _, text, _) in FLAGS.items() for word in (f"--{flag}", text)]
-    assert run("serve", *flags).code == 0
+    words = [word for flag, (_, _, text, _) in FLAGS.items() for word in (f"--{flag}", text) if word != "true"]
+    assert run("serve", *words).code == 0
     assert values(served[0]) == {flag: value for flag, (*_, value) in FLAGS.items()}
 
 
@@ -130,7 +137,10 @@ def variable(flag: str) -> str:
         ("max-running", "many", "valid integer"),
         ("port", "65536", "less than or equal to 65535"),
         ("port", "0", "greater than or equal to 1"),
-        ("turn-policy", "interrupt", "'interrupt' is not one of 'wait', 'reject'"),
+        ("turn-policy", "hurry", "'hurry' is not one of 'wait', 'reject', 'interrupt'"),
+        ("daily", "4 o'clock", "not a time of day"),
+        ("scope-as", "body:model", "is none of"),
+        ("fence-header", "a b", "not a name for a header"),
         ("implicit-turns", "none", "not one of"),
         ("source", "", "1 to 256 characters"),
         ("host", "", "must not be empty"),
@@ -359,6 +369,15 @@ def test_fields_without_a_flag_are_known() -> None:
     """K2: a setting that is added gets a flag, or is named here."""
     fields = {field.name for field in dataclasses.fields(GatewaySettings)} - {"coordinator"}
     fields |= {f"coordinator.{field.name}" for field in dataclasses.fields(GatewaySettings().coordinator)}
-    inner = ("replica", "unkeyed_ttl_ms", "refusal_ttl_ms", "patience_ms", "poll_ms", "vouch_ms", "commit_patience_ms")
+    inner = (
+        "replica",
+        "record_ttl_ms",
+        "unkeyed_ttl_ms",
+        "refusal_ttl_ms",
+        "patience_ms",
+        "poll_ms",
+        "vouch_ms",
+        "commit_patience_ms",
+    )
     without = {"keys", "upstream_api_key", "max_answer_bytes", *(f"coordinator.{name}" for name in inner)}
     assert fields == {field for field, *_ in FLAGS.values()} | without

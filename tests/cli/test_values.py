@@ -58,6 +58,7 @@ def test_no_sizes(text: str) -> None:
         ("unix://pw@/run/redis.sock?db=1", "unix://***@/run/redis.sock?***"),
         ("https://user:pw@models.test/v1", "https://***@models.test/v1"),
         ("user:pw@host", "***@host"),
+        ("redis://redis@redis/0", "redis://***@redis/0"),
         ("embedded://", "embedded://"),
     ],
 )
