@@ -7,6 +7,7 @@ from coordinator.errors import (
     CommitUnconfirmed,
     CoordinatorError,
     Draining,
+    EventsLost,
     IdempotencyExpired,
     LeaseLost,
     LimitReached,
@@ -24,7 +25,7 @@ from coordinator.errors import (
     UnknownExecution,
 )
 from coordinator.fleet import ReplicaView
-from coordinator.identity import Address, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
+from coordinator.identity import Address, Continuation, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
 from coordinator.outcomes import (
     RESET_REASONS,
     HostSession,
@@ -45,11 +46,13 @@ __all__ = [
     "Address",
     "AdmissionConflict",
     "CommitUnconfirmed",
+    "Continuation",
     "Coordinator",
     "CoordinatorError",
     "Daily",
     "Declared",
     "Draining",
+    "EventsLost",
     "Explicit",
     "HostSession",
     "IdempotencyExpired",

@@ -6,6 +6,7 @@ CoordinatorError
 │   ├── AdmissionConflict     the key names another request: use a new key
 │   ├── UnknownExecution      the key's turn was interrupted, nobody knows how far it came
 │   ├── IdempotencyExpired    the key was used, its answer is no longer kept
+│   ├── EventsLost            events of a stream are not, or no longer, kept
 │   ├── StaleGeneration       the conversation moved on meanwhile
 │   ├── SessionBusy           another turn holds the conversation: try again later
 │   ├── QueueFull             too many wait already: try again later
@@ -43,6 +44,10 @@ class UnknownExecution(Refused):
 
 class IdempotencyExpired(Refused):
     """The key was used and its answer is no longer, or never was, kept."""
+
+
+class EventsLost(Refused):
+    """Events of a turn are not, or no longer, kept: the stream cannot be told without a gap."""
 
 
 class StaleGeneration(Refused):

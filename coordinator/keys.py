@@ -23,7 +23,7 @@ class TenantKeys:
         ValueError: the tenant's name is not 1-64 of `A-Za-z0-9._-`.
     """
 
-    __slots__ = ("_base", "cancelling", "erasing", "running", "sessions", "tombstones", "waiting")
+    __slots__ = ("_base", "accepted", "cancelling", "erasing", "running", "sessions", "tombstones", "waiting")
 
     def __init__(self, tenant: str) -> None:
         if not _TENANT.fullmatch(tenant):
@@ -35,6 +35,7 @@ class TenantKeys:
         self.sessions = base + "sessions"
         self.tombstones = base + "tombstones"
         self.erasing = base + "erasing"
+        self.accepted = base + "accepted"
 
     def conversation(self, cid: str) -> str:
         return f"{self._base}conversation:{cid}"

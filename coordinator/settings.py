@@ -59,6 +59,8 @@ class Settings:
     """How long an answer can be replayed, from the end of its turn."""
     key_ttl_ms: int = 604_800_000
     """How long a used key stays used, from the end of its turn; 0 for ever."""
+    response_ttl_ms: int = 2_592_000_000
+    """How long a stored response or run can be read and continued from."""
     unkeyed_ttl_ms: int = 600_000
     """How long the record of a turn without a key is kept: for people who look, nothing reads it."""
     refusal_ttl_ms: int = 60_000

@@ -34,7 +34,7 @@ for i = 4, #ARGV do
     local key = redis.call('HGET', record, 'key')
     redis.call('UNLINK', events)
     if key and key ~= '' then
-      redis.call('HDEL', record, 'request')
+      redis.call('HDEL', record, 'request', 'about')
       if redis.call('HGET', record, 'kept') == 'events' then
         redis.call('HSET', record, 'kept', 'body')
       end

@@ -44,6 +44,8 @@
 -- ARGV[25] daily        moments in ms, ascending, at which one ends a generation, as '<ms>,<ms>...' or ''
 -- ARGV[26] length       messages the transcript must have for the turn to follow on them, or ''
 -- ARGV[27] request      opaque bytes: accept the turn with this request, to be granted later; '' to ask for the grant
+-- ARGV[28] keep_ms      how long the record is kept once the turn has ended, '' for as long as such turns are
+-- ARGV[29] about        opaque bytes kept with the record, or ''
 -- -> {'late', now}                                      the caller has given up; nothing done
 -- -> {'granted', now, session, generation, nonce, fence, history, {message...}}
 -- -> {'accepted', now, session, generation, nonce}      written down; ask again for the grant
@@ -98,6 +100,7 @@ local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] 
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
 local idle_ms, request = integer(ARGV[24], 'idle_ms'), ARGV[27]
+if ARGV[28] ~= '' then integer(ARGV[28], 'keep_ms') end
 integer(found[7] or '0', 'arrivals')
 
 local function granted()
@@ -231,6 +234,8 @@ local facts = {'cid', cid, 'session', session, 'generation', digits(generation),
 local function note(name, value)
   facts[#facts + 1], facts[#facts + 2] = name, value
 end
+if ARGV[29] ~= '' then note('about', ARGV[29]) end
+if ARGV[28] ~= '' then note('keep_ms', digits(integer(ARGV[28], 'keep_ms'))) end
 if request ~= '' then
   note('state', 'accepted')
   note('request', request)
