@@ -1,7 +1,7 @@
 """The library's front door."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from time import monotonic
 from typing import Literal, Self
 from uuid import uuid4
@@ -173,7 +173,7 @@ class Coordinator:
 
     def follow(
         self, tenant: str, view: TurnView, after: int = -1, idle_s: float = 15
-    ) -> AsyncIterator[tuple[int, bytes] | None]:
+    ) -> AsyncGenerator[tuple[int, bytes] | None, None]:
         """The turn's events behind number `after`, as they come, until it has ended; see `Followers.follow`."""
         return self._followers.follow(tenant, view, after, idle_s)
 

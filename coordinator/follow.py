@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from coordinator.errors import EventsLost
 from coordinator.keys import TenantKeys
@@ -22,7 +22,9 @@ class Followers:
         self._mailbox = mailbox
         self._settings = settings
 
-    async def follow(self, tenant: str, view: TurnView, after: int, idle_s: float) -> AsyncIterator[Event | None]:
+    async def follow(
+        self, tenant: str, view: TurnView, after: int, idle_s: float
+    ) -> AsyncGenerator[Event | None, None]:
         """The events behind number `after` (the first of a turn is 0; -1 for all), each with its number, as they come.
         None after `idle_s` without any. Ends with the turn's end.
 
