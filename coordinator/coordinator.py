@@ -464,6 +464,10 @@ class Coordinator:
         """The turn with this token; None when there is no record of it any more."""
         return await self._views.turn(tenant, turn)
 
+    async def is_current(self, tenant: str, view: TurnView) -> bool:
+        """Whether the turn's session is still its conversation's."""
+        return (await self._steps.conversation_end(tenant, view.cid))[0] == view.session_id
+
     async def turns(self, tenant: str, session_id: str) -> list[TurnView]:
         """The turns of a session that still have a record, in order of their start. Raises SessionNotFound."""
         await self._views.session(tenant, session_id)

@@ -84,6 +84,11 @@ class Turn:
         return self.replay.session_id if self.replay else self.grant.session_id
 
     @property
+    def cid(self) -> str:
+        """Its conversation's id."""
+        return self._attempt.target.cid
+
+    @property
     def fence(self) -> int:
         """Grows with every grant of the conversation: other systems can refuse older turns by it."""
         return self.grant.fence

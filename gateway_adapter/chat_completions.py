@@ -38,7 +38,7 @@ from gateway_adapter.requests import (
     with_members,
     with_messages,
 )
-from gateway_adapter.running import Ending, run
+from gateway_adapter.running import Ending, carried_along, run
 from gateway_adapter.settings import GatewaySettings
 from gateway_adapter.sse import DONE
 
@@ -189,17 +189,6 @@ class ChatDialect:
 
     def _transcript(self, message: bytes | None) -> list[bytes]:
         return [*self._asked.new_input, message] if message is not None else []
-
-
-def carried_along(
-    settings: GatewaySettings, turn: Turn, sent: Mapping[str, str], *, scope: bool
-) -> tuple[dict[str, bytes], dict[str, str]]:
-    """What goes along with an upstream request: members of its body and headers, for the scope and the fence."""
-    members = settings.scope_as.in_body(turn.scope) if scope else {}
-    headers = settings.scope_as.in_headers(turn.scope, sent) if scope else {}
-    if settings.fence_header:
-        headers[settings.fence_header] = str(turn.fence)
-    return members, headers
 
 
 def _about(asked: ChatRequest, turn: Turn) -> dict[str, str]:

@@ -24,7 +24,7 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
     """The answer that an earlier request with the key was given, in the form that this one asks for."""
     view, result = replay.turn, replay.turn.result or _failed()
     if view.state == "refused":
-        return json_response(request, result)
+        return recorded(request, replay)
     session = context.session_headers(request)
     after = last_event_id(request)
     if asked.stream and (view.state == "running" or view.kept == "events"):
@@ -36,7 +36,13 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
         await client.open({**headers_of(result), **session, **REPLAYED})
         await client.send(as_events(result.body, asked.include_usage))
         return await client.close()
-    return json_response(request, result, REPLAYED)
+    return recorded(request, replay)
+
+
+def recorded(request: web.Request, replay: Replay) -> web.Response:
+    """The recorded answer as JSON."""
+    result = replay.turn.result or _failed()
+    return json_response(request, result, NO_HEADERS if replay.turn.state == "refused" else REPLAYED)
 
 
 Ender = Callable[[TurnView, ErrorAnswer], list[bytes]]

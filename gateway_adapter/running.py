@@ -22,6 +22,7 @@ from gateway_adapter.executors.base import (
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from gateway_adapter.settings import GatewaySettings
 
 _BATCH_S = 0.02  # a resumable stream goes to the store at most 50 times a second, whatever the model's speed
 
@@ -68,11 +69,18 @@ class Dialect(Protocol):
 
 
 async def run(
-    app: web.Application, turn: Turn, dialect: Dialect, client: ClientStream, about: Mapping[str, str]
+    app: web.Application,
+    turn: Turn,
+    dialect: Dialect,
+    client: ClientStream,
+    about: Mapping[str, str],
+    *,
+    accepted: bool = False,
 ) -> Result | None:
     """Runs the turn. Returns what is to be sent as JSON; None when the client's stream has it all.
 
-    `about`: headers that tell of the turn, part of its answer and of every replay.
+    `about`: headers that tell of the turn, part of its answer and of every replay. `accepted`: its client was told that
+    it would run, so that a refusal is its outcome and not as if it had never been asked for.
     """
     body, headers = dialect.upstream_request(turn)
     limit_s = app[context.SETTINGS].coordinator.turn_limit_ms / 1000
@@ -88,7 +96,10 @@ async def run(
     except (UpstreamRefused, UpstreamAuthFailed, UpstreamUnavailable) as refusal:
         # Nothing ran: the key is free again, and those who joined are told the same.
         refused = replays.refusal_of(refusal)
-        await turn.refuse(refused)
+        if accepted:
+            await turn.finish(refused, state="failed")
+        else:
+            await turn.refuse(refused)
         return refused
     except (UpstreamError, TimeoutError) as failure:
         return await _fail(turn, dialect, client, failure, about)
@@ -157,3 +168,14 @@ def _with_headers(result: Result, headers: Mapping[str, str]) -> Result:
         content_type=result.content_type,
         headers=json.dumps(dict(headers)).encode(),
     )
+
+
+def carried_along(
+    settings: GatewaySettings, turn: Turn, sent: Mapping[str, str], *, scope: bool
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """What goes along with an upstream request: members of its body and headers, for the scope and the fence."""
+    members = settings.scope_as.in_body(turn.scope) if scope else {}
+    headers = settings.scope_as.in_headers(turn.scope, sent) if scope else {}
+    if settings.fence_header:
+        headers[settings.fence_header] = str(turn.fence)
+    return members, headers
