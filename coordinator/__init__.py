@@ -2,6 +2,7 @@
 
 from coordinator.coordinator import Coordinator
 from coordinator.daily import Daily
+from coordinator.doctor import Finding
 from coordinator.errors import (
     AdmissionConflict,
     CommitUnconfirmed,
@@ -11,6 +12,7 @@ from coordinator.errors import (
     IdempotencyExpired,
     LeaseLost,
     LimitReached,
+    NewerSchema,
     QueueFull,
     Refused,
     RetryLater,
@@ -54,6 +56,7 @@ __all__ = [
     "Draining",
     "EventsLost",
     "Explicit",
+    "Finding",
     "HostSession",
     "IdempotencyExpired",
     "Implicit",
@@ -61,6 +64,7 @@ __all__ = [
     "LimitReached",
     "LiveTurn",
     "Minted",
+    "NewerSchema",
     "QueueFull",
     "Refused",
     "Relation",

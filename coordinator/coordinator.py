@@ -2,13 +2,22 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Literal, Self
 from uuid import uuid4
 
 from coordinator.admission import Admission
 from coordinator.background import Background
-from coordinator.errors import AdmissionConflict, CoordinatorError, SessionBusy, SessionNotFound, StaleGeneration
+from coordinator.doctor import Finding, examine
+from coordinator.errors import (
+    AdmissionConflict,
+    CoordinatorError,
+    SessionBusy,
+    SessionNotFound,
+    StaleGeneration,
+    StoreUnavailable,
+)
 from coordinator.fleet import Fleet, ReplicaView
 from coordinator.follow import Followers
 from coordinator.identity import (
@@ -89,8 +98,9 @@ class Coordinator:
 
         Raises:
             ValueError: the URL or a setting makes no sense.
+            NewerSchema: the store belongs to a newer version of this library.
         """
-        settings = settings or Settings()
+        settings = replace(settings or Settings())  # its own: what the fleet agrees on is taken over into it
         async with (
             Store(url, settings) as store,
             Keeper(url, settings) as keeper,
@@ -98,6 +108,8 @@ class Coordinator:
             Background(_CLOSE_S) as background,
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
+            with contextlib.suppress(StoreUnavailable):  # away for now: every heartbeat asks again
+                await coordinator._fleet.agree(write=serving, founding=True)
             async with contextlib.AsyncExitStack() as stack:
                 if serving:
                     await stack.enter_async_context(coordinator._janitor)
@@ -213,6 +225,18 @@ class Coordinator:
         with contextlib.suppress(CoordinatorError):
             await self._steps.tell_stopping(tenant, answer)
         return answer
+
+    async def agreed_settings(self) -> dict[str, str]:
+        """What all replicas have agreed on, as it stands in the store."""
+        return await self._fleet.agreed()
+
+    async def agree_on(self, name: str, value: int | str) -> None:
+        """Changes what all replicas have agreed on: `lease_ms`, `implicit_turns`. Raises ValueError."""
+        await self._fleet.change(name, value)
+
+    def examine(self) -> AsyncIterator[Finding]:
+        """Looks at the server and its settings; see `doctor.examine`."""
+        return examine(self._store, self._fleet)
 
     async def replicas(self) -> list[ReplicaView]:
         """The replicas that serve on this store."""

@@ -17,6 +17,7 @@ CoordinatorError
 │   └── TurnCancelled         it was asked to stop
 ├── StoreUnavailable       the store cannot serve and nothing was dispatched; safe to send again
 │   └── StoreFull             it takes nothing new; what it holds can still be read
+├── NewerSchema            the store belongs to a newer version of this library: do not serve
 ├── CommitUnconfirmed      dispatched, and nobody can say yet whether it was recorded
 └── ScriptError            a bug, or a key of ours holding what we did not write
 """
@@ -100,6 +101,10 @@ class StoreUnavailable(CoordinatorError):
 
 class StoreFull(StoreUnavailable):
     """The store is out of memory and takes nothing new."""
+
+
+class NewerSchema(CoordinatorError):
+    """The store's schema is newer than this library knows."""
 
 
 class CommitUnconfirmed(CoordinatorError):

@@ -6,9 +6,11 @@ appear in a key: only digests of them do.
 
 import re
 
-_PREFIX = "coord1"  # the 1 is the schema version
+SCHEMA = 1
+_PREFIX = f"coord{SCHEMA}"
 
 TENANTS = f"{_PREFIX}:tenants"
+SETTINGS = f"{_PREFIX}:settings"
 REPLICAS = f"{_PREFIX}:replicas"
 MAILBOXES = f"{_PREFIX}:replica:"
 """Prefix of the replicas' keys. The channel of the same name is a replica's mailbox."""

@@ -53,7 +53,7 @@ class Steps(SessionSteps):
         request: bytes = b"",
         about: bytes = b"",
     ) -> Begun:
-        """Asks for the turn, or to accept it with a request. `patience_s` from now on the store refuses to carry it out."""
+        """Asks for the turn, or to accept it with a request. After `patience_s` the store refuses to carry it out."""
         if not self.clock.known:
             await self.synchronise()
         settings, keys, cid = self._settings, TenantKeys(tenant), target.cid

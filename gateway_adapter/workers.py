@@ -69,7 +69,7 @@ class Workers:
         except CoordinatorError as error:
             with contextlib.suppress(CoordinatorError):
                 await self._coordinator.give_up(tenant, view, replays.result_of(answer_of(error) or INTERNAL))
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the work must not stay half done
             _log.exception("background work failed")
             with contextlib.suppress(CoordinatorError):
                 await self._coordinator.give_up(tenant, view, replays.result_of(INTERNAL))

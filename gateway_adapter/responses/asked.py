@@ -61,7 +61,7 @@ class Asked:
 
 
 async def parse(request: web.Request, route: str, raw: bytes, named: str | None = None) -> Asked:
-    """Reads the body and the headers. `named`: a session id that the body names in its own way. Raises InvalidRequest."""
+    """Reads body and headers. `named`: a session id that the body names in its own way. Raises InvalidRequest."""
     headers = request.headers
     key = idempotency_key(headers)
     header = single_header(headers, "X-Hermes-Session-Id", "invalid_session_id")

@@ -9,8 +9,10 @@ from gateway_adapter.executors.base import Answer, UpstreamFailed
 from gateway_adapter.requests import with_members
 from gateway_adapter.responses.asked import Asked
 from gateway_adapter.responses.lookup import response_id
-from gateway_adapter.responses.objects import Output, output_of, response_object
-from gateway_adapter.responses.request import chat_body, chat_messages
+from gateway_adapter.responses.messages import chat_messages
+from gateway_adapter.responses.objects import response_object
+from gateway_adapter.responses.outputs import Output, output_of
+from gateway_adapter.responses.request import chat_body
 from gateway_adapter.responses.streaming import ResponseEvents
 from gateway_adapter.running import Ending, carried_along
 from gateway_adapter.settings import GatewaySettings

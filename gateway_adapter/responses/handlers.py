@@ -14,8 +14,8 @@ from gateway_adapter.responses.asked import Asked, parse
 from gateway_adapter.responses.dialect import ResponsesDialect
 from gateway_adapter.responses.lookup import RESPONSES, find
 from gateway_adapter.responses.objects import input_item_list
+from gateway_adapter.responses.retold import retold
 from gateway_adapter.responses.stored import asked_of, last_events, object_of
-from gateway_adapter.responses.streaming import replayed
 from gateway_adapter.running import run
 from gateway_adapter.workers import WORKERS
 
@@ -26,8 +26,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     """Makes a response, or writes it down to be made in the background."""
     asked = await parse(request, RESPONSES, await context.read_body(request))
     if asked.body.background:
-        view, replayed_ = await accept(request, asked)
-        return await _background(request, asked, view, replayed_)
+        return await _background(request, asked, *await accept(request, asked))
     return await _foreground(request, asked)
 
 
@@ -92,7 +91,7 @@ async def _replay(request: web.Request, client: ClientStream, asked: Asked, repl
     if view.state != "completed" or view.result is None:
         return replays.recorded(request, replay)
     await client.open(headers)
-    await client.send(replayed(view.result.body))
+    await client.send(retold(view.result.body))
     return await client.close()
 
 
@@ -110,7 +109,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         if view.state != "completed" or view.result is None or after >= 0:
             raise InvalidRequest("This response was not made as a stream.", "stream", "invalid_stream")
         await client.open({})
-        await client.send(replayed(view.result.body))
+        await client.send(retold(view.result.body))
         return await client.close()
     return await replays.send_log(request, client, view, after, {}, partial(last_events, tenant))
 

@@ -1,4 +1,4 @@
-"""Ids of responses and runs, and what is kept under them. Both are faces of one thing: a turn whose answer is stored."""
+"""Ids of responses and runs, and what is kept under them. Both are a turn whose answer is stored."""
 
 import re
 

@@ -1,15 +1,16 @@
 """A stored turn as a response object, in whatever state it is."""
 
 import json
+from collections.abc import Mapping
 
 from coordinator import TurnView
 from gateway_adapter.errors import ErrorAnswer
 from gateway_adapter.responses.asked import Asked, of_record
 from gateway_adapter.responses.lookup import response_id
-from gateway_adapter.responses.objects import response_object
+from gateway_adapter.responses.objects import ResponseStatus, response_object
 from gateway_adapter.responses.streaming import ResponseEvents
 
-_STATUS = {
+_STATUS: Mapping[str, ResponseStatus] = {
     "accepted": "queued",
     "running": "in_progress",
     "failed": "failed",
@@ -61,6 +62,6 @@ def last_events(tenant: str, view: TurnView, error: ErrorAnswer) -> list[bytes]:
         response_id(view.cid, view.turn),
         view.started_ms // 1000,
         view.session_id,
-        first=view.event_count,
+        first_number=view.event_count,
     )
     return events.cancelled() if view.state == "cancelled" else events.fail(error.code, error.message)
