@@ -30,6 +30,8 @@ from coordinator.outcomes import Accepted, Busy, Ended, Granted, Late, Queued, R
 from coordinator.settings import Settings
 from coordinator.steps import Begun, Steps
 
+_LEASE_END_S = 0.01  # after the end of a lease in front: its last millisecond is over for sure
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -45,8 +47,8 @@ class Attempt:
     """What is to be accepted, '' when the grant is asked for."""
     resumes: bool = False
     """Whether it was accepted before, and goes on."""
-    asked_again: bool = False
-    """Whether it has asked for itself already, after an earlier turn of its key left nothing."""
+    missing: str = ""
+    """The turn that its key named and that left nothing: it asked for itself then, once."""
     forked: str = ""
     """The session that was made for it as a fork."""
     instead_of: str = ""
@@ -115,25 +117,28 @@ class Admission:
         return Replay(view)
 
     async def _ask_until_answered(self, attempt: Attempt) -> Granted | Accepted | Replay:
-        until = monotonic() + self._settings.turn_wait_ms / 1000
+        until = math.inf if attempt.resumes else monotonic() + self._settings.turn_wait_ms / 1000
         with self._mailbox.expecting(attempt.turn) as woken, self._leaving(attempt):
             while True:
                 woken.clear()
                 outcome = await self._ask(attempt)
                 match outcome:
                     case Granted() | Accepted():
+                        self._check_draining()
+                        self._check_lease(attempt)
                         return outcome
                     case Seen():
                         replay = await self._earlier(attempt, outcome)
                         if replay:
                             return replay
                     case Queued(session_id=session_id):
-                        self._check_draining()
                         attempt.expected = attempt.expected or session_id
-                        left_s = math.inf if attempt.resumes else until - monotonic()
-                        if left_s <= 0:
+                        self._check_draining()
+                        await _pause(woken, min(until - monotonic(), self._pause_s(outcome)))
+                        # Also for who was held up: past its time the caller has given up, and nothing is to run for it.
+                        if monotonic() >= until:
                             raise self._busy(outcome)
-                        await _pause(woken, min(left_s, self._settings.poll_ms / 1000))
+                        self._check_draining()
                     case Word("branch"):
                         await self._fork(attempt)
                     case Word("limited") if attempt.resumes:
@@ -150,9 +155,11 @@ class Admission:
             return Replay(view)
         if view is not None:
             self._rerun(attempt, view)
-        elif attempt.asked_again:
+        elif seen.turn == attempt.missing:
             raise IdempotencyExpired("the answer to this key is no longer kept")
-        attempt.asked_again = True
+        else:
+            attempt.missing = seen.turn
+        self._check_draining()
         return None
 
     async def _fork(self, attempt: Attempt) -> None:
@@ -179,23 +186,26 @@ class Admission:
             yield
         except BaseException as error:
             # What was accepted stays so, for another replica to start: nobody vouches for it from here on.
-            if not attempt.resumes and (
-                isinstance(error, (asyncio.CancelledError, StoreUnavailable)) or attempt.expected
-            ):
+            left = isinstance(error, (asyncio.CancelledError, StoreUnavailable, Draining)) or attempt.expected
+            if left and not attempt.resumes:
                 self._take_back(attempt)
             raise
 
     def _take_back(self, attempt: Attempt) -> None:
         tenant, turn, cid, digest = attempt.request.tenant, attempt.turn, attempt.target.cid, attempt.digest
+        asking, patience_s = attempt.asking, self._settings.patience_ms / 1000
 
         async def abandon() -> None:
             # The question's answer comes first: what it grants could not be taken back before.
-            if attempt.asking:
-                await asyncio.wait({attempt.asking})
+            if asking:
+                await asyncio.wait({asking})
             await self._steps.turn_abandon(tenant, turn, cid, fence=None, digest=digest, state="refused")
+            unanswered = asking is not None and (asking.cancelled() or asking.exception() is not None)
+            if unanswered and monotonic() < attempt.sent + patience_s:
+                raise StoreUnavailable("the question may still be on its way, and be granted until its time is up")
 
         # After a lease a grant that nobody holds has ended by itself.
-        self._background.see_to(abandon, self._settings.lease_ms / 1000)
+        self._background.see_to(abandon, self._settings.lease_ms / 1000 + patience_s)
 
     async def _ask(self, attempt: Attempt) -> Begun:
         """One question, in a task of its own: a caller who leaves cannot cut it off between sending and reply."""
@@ -284,6 +294,22 @@ class Admission:
         if view.state == "cancelled":
             raise TurnCancelled("the turn with this key was stopped")
         return None if view.state == "refused" and view.result is None else view
+
+    def _pause_s(self, outcome: Queued) -> float:
+        """How long a waiter waits for a message: until its next poll, or until the lease in front of it may have ended,
+        which nobody sends a message about."""
+        poll_s = self._settings.poll_ms / 1000
+        return min(poll_s, outcome.left_ms / 1000 + _LEASE_END_S) if outcome.left_ms else poll_s
+
+    def _check_lease(self, attempt: Attempt) -> None:
+        """Raises StoreUnavailable for a grant that was as long on its way as its lease: nothing may start under it."""
+        if monotonic() >= attempt.sent + self._settings.lease_ms / 1000:
+            raise StoreUnavailable("the grant came too late")
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is admitted any more."""
+        return self._draining
 
     def _check_draining(self) -> None:
         if self._draining:

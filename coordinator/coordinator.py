@@ -84,7 +84,7 @@ class Coordinator:
         self._janitor = Janitor(store, self._steps, self._views, settings)
         self._keeper = keeper
         self._background = background
-        self._followers = Followers(self._views, mailbox, settings)
+        self._followers = Followers(self._views, mailbox, settings, lambda: self._admission.draining)
         self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
         self._admission = Admission(self._steps, settings, mailbox, background)
 

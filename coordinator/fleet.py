@@ -150,12 +150,15 @@ class Fleet:
         now_ms = self._steps.clock.now()
         self._started_ms = self._started_ms or now_ms
         key = MAILBOXES + self._replica
-        await self._store.execute(
-            "HSET", key, "host", socket.gethostname(), "pid", os.getpid(), "version", _version(),
-            "started_ms", self._started_ms, "seen_ms", now_ms, "running", self._running(),
+        # Sent together: a process that is killed in between must not leave a record that never expires.
+        await asyncio.gather(
+            self._store.execute(
+                "HSET", key, "host", socket.gethostname(), "pid", os.getpid(), "version", _version(),
+                "started_ms", self._started_ms, "seen_ms", now_ms, "running", self._running(),
+            ),
+            self._store.execute("PEXPIRE", key, _FORGET_MS),
+            self._store.execute("SADD", REPLICAS, self._replica),
         )  # fmt: skip
-        await self._store.execute("PEXPIRE", key, _FORGET_MS)
-        await self._store.execute("SADD", REPLICAS, self._replica)
 
 
 def _version() -> str:

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Callable
+from time import monotonic
 
-from coordinator.errors import EventsLost
+from coordinator.errors import CommitUnconfirmed, Draining, EventsLost, StoreUnavailable
 from coordinator.keys import TenantKeys
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import TurnView
 from coordinator.settings import Settings
 from coordinator.views import Views
+
+_RETRY_S = 0.1  # between looks while the store is away
 
 Event = tuple[int, bytes]
 
@@ -17,7 +21,8 @@ Event = tuple[int, bytes]
 class Followers:
     """Reads logs for any number of readers over one connection; each keeps its own place."""
 
-    def __init__(self, views: Views, mailbox: Mailbox, settings: Settings) -> None:
+    def __init__(self, views: Views, mailbox: Mailbox, settings: Settings, draining: Callable[[], bool]) -> None:
+        self._draining = draining
         self._views = views
         self._mailbox = mailbox
         self._settings = settings
@@ -30,28 +35,37 @@ class Followers:
 
         Raises:
             EventsLost: events between are not, or no longer, kept.
+            CommitUnconfirmed: the store was away for longer than a lease.
+            Draining: this replica lets nobody wait any more.
         """
-        number = after
-        quiet_s = 0.0
+        number, quiet_s, answered = after, 0.0, monotonic()
         async with self._mailbox.following(TenantKeys(tenant).events(view.turn)) as news:
             while True:
                 news.clear()
-                # State first, log second: of a turn that had ended the log is whole.
-                current = await self._views.turn(tenant, view.turn)
-                ended = current is None or current.state not in ("accepted", "running")
-                found = False
-                async for number_, event in self._views.numbered_events(tenant, view.turn, number):
+                try:
+                    # State first, log second: of a turn that had ended the log is whole.
+                    current = await self._views.turn(tenant, view.turn)
+                    found = [event async for event in self._views.numbered_events(tenant, view.turn, number)]
+                    answered = monotonic()
+                except StoreUnavailable:  # a short absence, which the turn itself outlives too
+                    if monotonic() > answered + self._settings.lease_ms / 1000:
+                        raise CommitUnconfirmed("the store did not say what became of the turn") from None
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                for number_, event in found:
                     if number_ != number + 1:
                         raise EventsLost("events between are no longer kept")
-                    number, found = number_, True
+                    number = number_
                     yield number, event
-                if ended:
+                if current is None or current.state not in ("accepted", "running"):
                     if current is None or number + 1 < current.event_count or (current.kept == "body" and number >= 0):
                         raise EventsLost("the rest of the events is not kept")
                     return
+                if self._draining():
+                    raise Draining("this replica is shutting down")
                 quiet_s = 0.0 if found else quiet_s
-                left_ms = current.left_ms if current else 0
-                wait_s = min(self._settings.poll_ms, max(left_ms, 20) if left_ms else self._settings.poll_ms) / 1000
+                # The lease's end is no news: nobody is there to tell it.
+                wait_s = min(self._settings.poll_ms, max(current.left_ms, 20) if current.left_ms else math.inf) / 1000
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(news.wait(), wait_s)
                     continue

@@ -122,9 +122,11 @@ class Keeper:
             try:
                 while not self._stopping:
                     self._hurry.clear()
-                    pause_s = self._lease_s / 3 if await self._renew_all(steps) else _RETRY_S
+                    began = monotonic()
+                    # A third of a lease from one sending to the next: an answer that was long in coming is no pause.
+                    next_at = (began + self._lease_s / 3) if await self._renew_all(steps) else monotonic() + _RETRY_S
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), pause_s)
+                        await asyncio.wait_for(self._hurry.wait(), max(next_at - monotonic(), 0.01))
             finally:
                 expiry.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -142,7 +144,8 @@ class Keeper:
             return True
         tenants: dict[str, list[Kept]] = defaultdict(list)
         for kept in self._snapshot():
-            if kept.ends_at > now:
+            # Past its deadline a turn is over, also when nobody took its lease: one that slept is not revived.
+            if kept.deadline > now and kept.ends_at > now:
                 tenants[kept.tenant].append(kept)
         calls = [
             self._renew(steps, tenant, turns[start : start + _CHUNK])
@@ -157,6 +160,9 @@ class Keeper:
             lost, cancelled = await steps.turn_renew(tenant, [kept.turn for kept in turns])
         except CoordinatorError as error:
             _log.warning("renewal of %d turns failed and is tried again: %s", len(turns), error)
+            return False
+        except Exception:  # noqa: BLE001 - whatever it is, it must not end the renewal of all turns
+            _log.exception("renewal of %d turns failed and is tried again", len(turns))
             return False
         for kept in turns:
             if kept.turn not in lost | cancelled:

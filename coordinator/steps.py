@@ -165,6 +165,7 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -361,6 +362,7 @@ class Steps(SessionSteps):
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
                 "accepted": keys.accepted,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {

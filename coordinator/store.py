@@ -173,13 +173,18 @@ class Store:
         idle = _FLUSHES - len(self._flushes)
         share = max(_SHARE, math.ceil(len(self._pending) / max(1, idle)))
         for _ in range(min(idle, math.ceil(len(self._pending) / share))):
-            task = asyncio.get_running_loop().create_task(self._flush(share))
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+            self._flushes.add(asyncio.get_running_loop().create_task(self._flush(share)))
 
     async def _flush(self, share: int) -> None:
         """Sends what is pending until nothing is. Runs in a task of its own, so no caller's cancellation can leave a
         reply unread on the connection."""
+        try:
+            await self._send_pending(share)
+        finally:
+            # In the step that found nothing pending: counted any longer it would keep what comes next from being sent.
+            self._flushes.discard(asyncio.current_task())
+
+    async def _send_pending(self, share: int) -> None:
         while self._pending:
             batch = self._next_batch(share)
             share = _BATCH

@@ -128,13 +128,14 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        task, self._task = self._task, None  # from here on a loss has nothing left to stop
         if self._committing and not self._committing.done() and not isinstance(error, CommitUnconfirmed):
             await until_done(self._committing, _EXIT_S)
-        if not self._settled and self._lost != "lost" and (not self._committing or self._lost == "cancelled"):
+        if not self._settled and (not self._committing or self._lost == "cancelled"):
             await self._end(error)
         self._settled = True
         self._keeper.release(self.id)
-        ours = self._cancel_sent and self._task is not None and self._task.uncancel() <= self._cancelling
+        ours = self._cancel_sent and task is not None and task.uncancel() <= self._cancelling
         if ours and kind is asyncio.CancelledError:
             raise await self._loss() from None
 
@@ -253,6 +254,11 @@ class Turn:
         return "events" if 0 < logged <= most else "body"
 
     async def _end(self, error: BaseException | None) -> None:
+        if self._lost == "lost":
+            # Nobody may have taken the lease, and the store may have renewed it without our knowing: it is given up,
+            # now or once the store is back, without the client waiting for that.
+            self._background.spawn(self._abandon("interrupted", None))
+            return
         if self._lost == "interrupted":
             state: Literal["interrupted", "cancelled", "failed"] = "interrupted"
         elif self._lost == "cancelled" or isinstance(error, asyncio.CancelledError):

@@ -38,10 +38,10 @@ end
 
 -- What is left of a declared conversation: its counter, so that no generation is ever issued again.
 local function shrink(conversation)
-  local kept = redis.call('HMGET', conversation, 'kind', 'source', 'generation', 'nonce', 'fence', 'ended_by')
+  local kept = redis.call('HMGET', conversation, 'source', 'generation', 'nonce', 'fence', 'ended_by')
   redis.call('UNLINK', conversation)
-  redis.call('HSET', conversation, 'kind', kept[1], 'source', kept[2], 'session', '', 'generation', kept[3], 'nonce', kept[4],
-    'fence', kept[5] or '0', 'ended_by', kept[6] or '')
+  redis.call('HSET', conversation, 'kind', 'd', 'source', kept[1] or '', 'session', '', 'generation', kept[2], 'nonce', kept[3] or ARGV[4],
+    'fence', kept[4] or '0', 'ended_by', kept[5] or '')
 end
 
 local count = 0

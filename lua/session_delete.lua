@@ -53,9 +53,9 @@ end
 for _, key in ipairs({at.live, at.cancelling, at.erasing, retired}) do expect('set', key) end
 expect('list', at.messages)
 
-local found = redis.call('HMGET', at.conversation, 'session', 'ended_token', 'holder')
+local found = redis.call('HMGET', at.conversation, 'session', 'ended_token', 'holder', 'ended_turns')
 if found[2] == token then
-  return {'deleted', now, {}}
+  return {'deleted', now, stopped_turns(found[4])}
 elseif found[1] ~= session and (found[1] == '' or redis.call('EXISTS', record) == 0) then
   return {'not_found', now}
 end
@@ -63,7 +63,7 @@ local all = {}
 all.alive, all.dead = split_live(at.live, at.running, now, lease_ms)
 all.waiters, all.gone = split_waiters(at.queue, at.waiting, now, vouch_ms)
 if not force and (all.alive[1] or all.waiters[1]) then
-  local left_ms = all.alive[1] and lease_left(at.running, all.alive[1], now, lease_ms) or 0
+  local left_ms = all.alive[1] and lease_left(at.running, all.alive[1], now) or 0
   return {'busy', now, found[3] or '', left_ms}
 end
 

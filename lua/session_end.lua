@@ -59,7 +59,9 @@ local known = read_record(record)
 if not known then
   return {'unknown', now}
 elseif known.ended ~= '' and known.ended_token == token then
-  return {'ended', now, integer(known.bumped, 'bumped'), known.ended_generation, {}}
+  local told = redis.call('HMGET', at.conversation, 'ended_token', 'ended_turns')
+  local stopped = told[1] == token and stopped_turns(told[2]) or {}
+  return {'ended', now, integer(known.bumped, 'bumped'), known.ended_generation, stopped}
 end
 local accident = known.ended == 'agent_close' or known.ended == 'ws_orphan_reap'
 if known.ended ~= '' and not (accident and ARGV[10] == 'accidents') then

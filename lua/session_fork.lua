@@ -32,10 +32,10 @@ expect('zset', KEYS[6])
 
 local made = redis.call('HMGET', conversation, 'session', 'forked')
 if made[1] then
-  return {'forked', now, made[1], tonumber(made[2] or 0)}
+  return {'forked', now, made[1], integer(made[2] or '0', 'forked')}
 end
 local found = redis.call('HMGET', origin, 'session', 'history', 'source')
-if found[1] ~= named then
+if named == '' or found[1] ~= named then
   return {'not_found', now}
 end
 local count = redis.call('LLEN', origin_messages)

@@ -55,25 +55,26 @@ expect('hash', at.conversation)
 expect('list', at.messages)
 if idempotency then expect('hash', idempotency) end
 
--- The same reset again, early or late: answered as the first time.
+local found = redis.call('HMGET', at.conversation, 'session', 'generation', 'nonce', 'ended_token', 'ended_session', 'ended_by',
+  'ended_turns')
+local session, generation = found[1], integer(found[2] or '1', 'generation')
+local function name(of_generation, with_nonce)
+  return 'ses_' .. cid .. '_' .. digits(of_generation) .. '_' .. with_nonce
+end
+
+-- The same reset again. Its reply was lost: it is told again. Its key was seen, early or late: what is left to tell.
+if found[4] == token then
+  return {'reset', now, digits(generation), name(generation, found[3]), found[5] or '', found[6], stopped_turns(found[7])}
+end
 local seen = idempotency and redis.call('HMGET', idempotency, 'fingerprint', 'generation', 'session', 'ended', 'reason') or {}
 if seen[1] and seen[1] ~= ARGV[6] then
   return {'conflict', now}
 elseif seen[1] then
   return {'reset', now, seen[2], seen[3], seen[4], seen[5], {}}
-end
-
-local found = redis.call('HMGET', at.conversation, 'session', 'generation', 'nonce', 'ended_token', 'ended_session', 'ended_by')
-if not found[1] then
+elseif not session then
   return {'not_found', now}
 end
-local session, generation = found[1], integer(found[2], 'generation')
-local function name(of_generation, with_nonce)
-  return 'ses_' .. cid .. '_' .. digits(of_generation) .. '_' .. with_nonce
-end
-if found[4] == token then
-  return {'reset', now, digits(generation), name(generation, found[3]), found[5] or '', found[6], {}}
-end
+
 local current = session ~= '' and session or name(generation, found[3])
 if named ~= '' and named ~= current then
   return {'not_found', now}

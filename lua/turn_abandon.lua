@@ -11,7 +11,8 @@
 -- KEYS[7] waiting       zset: turn -> ms until which its replica vouches for it
 -- KEYS[8] cancelling    set: turns asked to stop
 -- KEYS[9] accepted      zset: turn -> ms until which its replica vouches for it
--- KEYS[10] idempotency  hash: the key of the turn; absent without a key
+-- KEYS[10] conversation hash: its conversation
+-- KEYS[11] idempotency  hash: the key of the turn; absent without a key
 -- ARGV[1] turn          which
 -- ARGV[2] fence         of its grant; '' from a caller that was cut off before the reply
 -- ARGV[3] replica       whose
@@ -34,9 +35,11 @@
 --- @include lib/deadline
 --- @include lib/queue
 --- @include lib/settle
+--- @include lib/active
 
 local record, events, live, turns, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local running, waiting, cancelling, accepted, idempotency = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local running, waiting, cancelling, accepted, conversation = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local idempotency = KEYS[11]
 local turn, fence, replica, state = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local status = integer(ARGV[5], 'status')
 local record_ms, key_ms = integer(ARGV[9], 'record_ms'), integer(ARGV[10], 'key_ms')
@@ -46,10 +49,11 @@ local now = store_ms()
 for _, key in ipairs({turns, queue, running, waiting, accepted}) do expect('zset', key) end
 for _, key in ipairs({live, cancelling}) do expect('set', key) end
 expect('hash', record)
+expect('hash', conversation)
 expect('stream', events)
 if idempotency then expect('hash', idempotency) end
 
-local found = redis.call('HMGET', record, 'state', 'fence', 'replica')
+local found = redis.call('HMGET', record, 'state', 'fence', 'replica', 'session')
 if not found[1] then
   redis.call('SREM', cancelling, turn)
   leave_queue(queue, waiting, {turn .. '@' .. replica})
@@ -78,6 +82,7 @@ end
 redis.call('HSET', record, 'status', digits(status), 'headers', ARGV[6], 'content_type', ARGV[7], 'body', ARGV[8])
 settle({record = record, events = events, live = live, turns = turns, running = running, cancelling = cancelling,
   idempotency = idempotency}, turn, state, now, record_ms, key_ms)
+active_until(conversation, found[4], now)
 if state == 'refused' and idempotency and redis.call('HGET', idempotency, 'turn') == turn then
   redis.call('UNLINK', idempotency)
 end

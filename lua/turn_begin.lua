@@ -95,7 +95,7 @@ for _, key in ipairs({live, retired, erasing, cancelling}) do expect('set', key)
 expect('list', messages)
 
 local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
-  'active_ms')
+  'active_ms', 'source')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
@@ -148,8 +148,8 @@ if exclusive then
 end
 
 -- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now.
-local reason = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
-  and boundary_due(integer(found[8] or '0', 'active_ms'), now, idle_ms, ARGV[25])
+local resting = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
+local reason = resting and boundary_due(rests_since(integer(found[8] or '0', 'active_ms'), all.dead, running), now, idle_ms, ARGV[25])
 if reason then
   retire({conversation = conversation, live = live, turns = turns, leftovers = leftovers, queue = queue, messages = messages,
     running = running, waiting = waiting, sessions = sessions, tombstones = tombstones, erasing = erasing}, all,
@@ -224,7 +224,7 @@ fence = math.max(fence + 1, now)
 local at, number = digits(now), digits(fence)
 if opens then
   open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
-    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = ARGV[9]}, now)
+    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = found[9] or ARGV[9]}, now)
 end
 redis.call('ZADD', sessions, at, cid)
 redis.call('ZREMRANGEBYSCORE', turns, '-inf', at)

@@ -19,7 +19,7 @@
 --- @include lib/lease
 
 local conversation, live, running, cancelling = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local session, wanted, lease_ms = ARGV[1], ARGV[2], integer(ARGV[3], 'lease_ms')
+local session, turn, lease_ms = ARGV[1], ARGV[2], integer(ARGV[3], 'lease_ms')
 local now = store_ms()
 
 expect('set', live)
@@ -30,10 +30,10 @@ if redis.call('HGET', conversation, 'session') ~= session then
   return {'not_found', now}
 end
 local asked = {}
-for _, turn in ipairs(split_live(live, running, now, lease_ms)) do
-  if wanted == '' or turn == wanted then
-    redis.call('SADD', cancelling, turn)
-    asked[#asked + 1] = turn
+for _, one in ipairs(split_live(live, running, now, lease_ms)) do
+  if turn == '' or turn == one then
+    redis.call('SADD', cancelling, one)
+    asked[#asked + 1] = one
   end
 end
 return {'cancelling', now, asked}

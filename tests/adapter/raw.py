@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from multidict import CIMultiDict
 
 from tests.support.clients import TIMEOUT_S, Reply
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 BODY = json.dumps({"model": "ok", "messages": [{"role": "user", "content": "hello"}]}).encode()
 """A request that is right in itself."""
@@ -26,14 +23,14 @@ async def send(url: str, data: bytes) -> Reply:
             writer.write(data)
             head = await reader.readuntil(b"\r\n\r\n")
             status_line, *lines = head.decode("utf-8", "surrogateescape").removesuffix("\r\n\r\n").split("\r\n")
-            headers = CIMultiDict(tuple(line.split(": ", 1)) for line in lines)
-            return Reply(int(status_line.split(" ")[1]), headers, await reader.readexactly(_length(headers)))
+            headers = CIMultiDict[str]()
+            for line in lines:
+                name, _, value = line.partition(": ")
+                headers.add(name, value)
+            body = await reader.readexactly(int(headers.get("Content-Length", "0")))
+            return Reply(int(status_line.split(" ")[1]), headers, body)
     finally:
         writer.close()
-
-
-def _length(headers: CIMultiDict[str]) -> int:
-    return int(headers.get("Content-Length", "0"))
 
 
 def post(*headers: tuple[bytes, bytes], body: bytes = BODY, path: bytes = b"/v1/chat/completions") -> bytes:

@@ -1,16 +1,20 @@
 """The table of refusals: each code with its status and what it tells clients about trying again."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from gateway_adapter import chat_completions
 from gateway_adapter.auth import ApiKeys
 from tests.adapter.gateway import end_lease, hold, queued, user
+from tests.support.clients import Reply
 from tests.support.process import LOCALHOST, free_port
 
-NO_RETRY = {"x-should-retry": "false"}
-LATER = {"Retry-After": "1"}
+NO_RETRY: dict[str, str | None] = {"x-should-retry": "false"}
+LATER: dict[str, str | None] = {"Retry-After": "1"}
+
+Scenario = Callable[..., Awaitable[Reply]]
 
 
 async def invalid(test, stream):
@@ -110,7 +114,7 @@ async def cancelled(test, stream):
 
 async def store_away(test, stream):
     """A store that takes nothing."""
-    gateway = await test.start()
+    gateway = await test.start(patience_ms=500)
     test.server.cli("CONFIG", "SET", "maxmemory", "1")
     try:
         return await gateway.chat("hello", stream=stream)
@@ -140,7 +144,9 @@ async def upstream_auth(test, stream):
     return await (await test.start()).chat("hello", model="status:401", stream=stream)
 
 
-TABLE = {  # scenario: code, status, headers; a time to wait that is no fixed one is None
+TABLE: dict[
+    Scenario, tuple[str, int, dict[str, str | None]]
+] = {  # scenario: code, status, headers; a time to wait that is no fixed one is None
     invalid: ("invalid_messages", 400, NO_RETRY),
     wrong_key: ("invalid_api_key", 401, NO_RETRY),
     too_large: ("body_too_large", 413, NO_RETRY),

@@ -407,7 +407,7 @@ async def test_a_replay_is_served_while_draining(gateway, upstream):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_replay_is_served_while_the_store_is_full(start_own, own_server, upstream, stream):
     """F10, J1: a full store takes nothing new (503), still answers known keys, and lets what runs commit."""
-    gateway = await start_own()
+    gateway = await start_own(patience_ms=500)
     first = await gateway.chat("hello", key="k", stream=stream)
     running = await hold(gateway, upstream, "other", key="running")
     own_server.cli("CONFIG", "SET", "maxmemory", "1")

@@ -86,7 +86,7 @@ async def test_an_idle_stream_is_kept_alive_with_comments(gateway, upstream, mon
 async def test_words_arrive_as_they_are_said(gateway, upstream, key):
     """H1: nothing is held back until the end, with and without a key; only `[DONE]` waits for the commit."""
     headers = {"Idempotency-Key": key} if key else {}
-    async with Listener(gateway, "one two three four", model="slow:0.1", headers=headers) as stream:
+    async with Listener(gateway, "one two three four", model="slow:0.05", headers=headers) as stream:
         for word in (b"one", b"two", b"three"):
             await stream.until(word)
             assert upstream.running == 1

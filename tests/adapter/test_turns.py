@@ -251,28 +251,3 @@ async def test_an_interrupted_turn_is_rerun_where_that_is_asked_for(start, upstr
         upstream.release()
         assert ((await running).code, (await again).status) == ("lease_lost", 200)
     assert upstream.count == 3
-
-
-async def test_what_was_given_up_is_not_run_later(start_own, own_server, upstream):
-    """G13, J1: requests refused because the store was frozen do not run when it thaws; sent again they do, at once."""
-    gateway = await start_own()
-    asked = [
-        {"session_id": f"s{n}" if n & 1 else None, "key": f"k{n}" if n & 2 else None, "stream": n >= 4}
-        for n in range(8)
-    ]
-
-    async def ask_all():
-        return await asyncio.gather(*(gateway.chat(f"hello {n}", **options) for n, options in enumerate(asked)))
-
-    assert (await gateway.chat("warm", session_id="warm")).status == 200
-    own_server.freeze()
-    refused = await ask_all()
-    own_server.thaw()
-    began = time.monotonic()
-    again = await ask_all()
-    assert time.monotonic() - began < 1
-    assert [(reply.status, reply.replayed) for reply in again] == [(200, False)] * 8
-    assert [(reply.status, reply.code) for reply in refused] == [(503, "storage_unavailable")] * 8
-    await until(lambda: own_server.cli("ZCARD", "coord1:{default}:running") == 0)
-    assert own_server.cli("KEYS", "*:queue:*") == []
-    assert upstream.count == 9

@@ -15,6 +15,7 @@ import pytest
 
 from coordinator import Coordinator, Explicit, Result, Settings, Turn, TurnRequest
 from gateway_adapter.cli import main
+from gateway_adapter.settings import GatewaySettings
 from tests.support.servers import StoreServer
 
 COMMAND = (sys.executable, "-m", "gateway_adapter.cli")
@@ -69,6 +70,19 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySettings]:
+    """The settings that `serve` would have served with; nothing is bound, logging stays the tests'."""
+    found: list[GatewaySettings] = []
+
+    async def serve(settings: GatewaySettings) -> None:
+        found.append(settings)
+
+    monkeypatch.setattr("gateway_adapter.app.serve", serve)
+    monkeypatch.setattr("gateway_adapter.cli.logs.set_up", lambda level: None)
+    return found
+
+
+@pytest.fixture
 def ask(run: Run, store_server: StoreServer) -> Run:
     """`run` for verbs that ask a store: the shared server."""
 
@@ -102,7 +116,7 @@ async def fleet(store_server: StoreServer) -> AsyncIterator[Coordinator]:
 
 @pytest.fixture
 def ask_beside(ask: Run) -> AskLater:
-    """`ask` while the test's own loop goes on: a command has a loop of its own."""
+    """`ask` while the test's own loop goes on: a command has its own. One at a time, awaited to its end."""
 
     async def ask_in_thread(*arguments: str, **variables: str) -> Ran:
         return await asyncio.to_thread(ask, *arguments, **variables)
@@ -120,3 +134,16 @@ async def answered(fleet: Coordinator, request: TurnRequest) -> Turn:
     async with fleet.turn(request) as turn:
         await turn.finish(Result(status=200, body=b'{"answer": 1}'))
     return turn
+
+
+async def held(fleet: Coordinator, request: TurnRequest) -> tuple[Turn, asyncio.Task[None]]:
+    """A turn that runs until it is told to stop, and the task that holds it: that one ends as the turn does."""
+    granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+
+    async def hold() -> None:
+        async with fleet.turn(request) as turn:
+            granted.set_result(turn)
+            await asyncio.Event().wait()
+
+    holder = asyncio.create_task(hold())
+    return await granted, holder

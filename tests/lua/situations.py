@@ -1,20 +1,21 @@
-"""For every script the situations in which it does something, and the call that does it."""
+"""Situations in which scripts of turns, and those that delete and erase, do something, and the call that does it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from coordinator.identity import Target
+from tests.lua import session_situations
 from tests.lua.calls import Call, call_of
-from tests.lua.stage import CHOSEN, KEY, MINTED, OPENING, T1, T2, T3, T4, Stage
+from tests.lua.stage import CHOSEN, DECLARED, HOUR_MS, KEY, MINTED, OPENING, T1, T2, T3, T4, Stage
 
 
-async def crowded(stage: Stage) -> int:
+async def crowded(stage: Stage, target: Target = CHOSEN) -> int:
     """A conversation with a transcript, a keyed turn T1 that runs, and T2 waiting on r2; the fence of T1."""
-    await stage.used(turn=T4, messages=[b"m"])
-    grant = await stage.keyed_grant(T1)
-    await stage.append(grant.fence, [b"1"])
-    await stage.begin(T2, by="r2")
+    await stage.used(target, turn=T4, messages=[b"m"])
+    grant = await stage.keyed_grant(T1, target)
+    await stage.append(grant.fence, [b"1"], target=target)
+    await stage.begin(T2, target, by="r2")
     return grant.fence
 
 
@@ -58,6 +59,29 @@ async def begin_known(stage: Stage) -> Call:
     return await call_of(stage, lambda on: on.keyed(T1))
 
 
+async def begin_interrupting(stage: Stage) -> Call:
+    """A newcomer asks the running turn to stop."""
+    await crowded(stage)
+    return await call_of(stage, lambda on: on.begin(T3, policy="interrupt"))
+
+
+async def begin_after_idling(stage: Stage) -> Call:
+    """A declared conversation that rested too long, with a dead turn and a dead waiter."""
+    await crowded(stage, DECLARED)
+    await stage.end_lease(T1)
+    await stage.end_vouch(T2)
+    await stage.rest(DECLARED, HOUR_MS)
+    return await call_of(stage, lambda on: on.begin(T3, DECLARED, settings={"idle_ms": HOUR_MS // 2}))
+
+
+async def begin_after_midnight(stage: Stage) -> Call:
+    """The same, past the time of day at which it begins anew."""
+    await stage.used(DECLARED)
+    await stage.rest(DECLARED, HOUR_MS)
+    daily = f"{await stage.now_ms() - 60_000},{await stage.now_ms() + HOUR_MS}"
+    return await call_of(stage, lambda on: on.begin(T3, DECLARED, daily=daily))
+
+
 async def begin_reopened(stage: Stage) -> Call:
     """The first turn after a deletion."""
     first = await stage.used(OPENING)
@@ -84,6 +108,12 @@ async def renew(stage: Stage) -> Call:
     await stage.granted(T3, MINTED)
     await stage.client.sadd(stage.keys.cancelling, T3)
     return await call_of(stage, lambda on: on.renew(T1, T3, T4))
+
+
+async def cancel(stage: Stage) -> Call:
+    """A live turn is asked to stop."""
+    await crowded(stage)
+    return await call_of(stage, lambda on: on.cancel(CHOSEN))
 
 
 async def append(stage: Stage) -> Call:
@@ -156,7 +186,7 @@ async def _erase(stage: Stage, *, receipts: bool) -> Call:
     fence = await crowded(stage)
     await stage.finish(fence, digest=KEY, kept="events", first=2, events=[b"2"])
     await stage.delete(force=True, receipts=receipts)
-    return await call_of(stage, lambda on: on.erase(CHOSEN, T1, T4))
+    return await call_of(stage, lambda on: on.erase(CHOSEN, T1, T4, receipts=receipts))
 
 
 async def erase_keeping_receipts(stage: Stage) -> Call:
@@ -169,18 +199,6 @@ async def erase_all(stage: Stage) -> Call:
     return await _erase(stage, receipts=True)
 
 
-async def prune(stage: Stage) -> Call:
-    """A conversation in use, one with a dead turn and a dead waiter, and a retired one."""
-    await crowded(stage)
-    await stage.granted(T3, MINTED)
-    await stage.begin(T4[:-1] + "6", MINTED)
-    await stage.end_lease(T3)
-    await stage.end_vouch(T4[:-1] + "6")
-    retired = await stage.used(OPENING, turn=T4[:-1] + "7")
-    await stage.delete(Target(OPENING.cid, retired.session_id))
-    return await call_of(stage, lambda on: on.prune(CHOSEN, MINTED, OPENING))
-
-
 SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "turn_begin-new": begin_new,
     "turn_begin-capped": begin_capped,
@@ -189,9 +207,13 @@ SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "turn_begin-refused": begin_refused,
     "turn_begin-known": begin_known,
     "turn_begin-reopened": begin_reopened,
+    "turn_begin-interrupting": begin_interrupting,
+    "turn_begin-idle": begin_after_idling,
+    "turn_begin-daily": begin_after_midnight,
     "turn_status-running": status_running,
     "turn_status-dead": status_dead,
     "turn_renew": renew,
+    "turn_cancel": cancel,
     "turn_append": append,
     "turn_finish-log": finish_with_log,
     "turn_finish-body": finish_with_body,
@@ -204,13 +226,20 @@ SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "session_delete-again": delete_again,
     "session_erase-receipts": erase_keeping_receipts,
     "session_erase-all": erase_all,
-    "prune": prune,
+    **session_situations.SITUATIONS,
 }
 """By script and situation."""
 
 NUMBERS = {
     "turn_begin": [("conversation", "generation"), ("conversation", "fence"), ("conversation", "arrivals")],
+    "turn_begin-idle": [("conversation", "active_ms")],
     "turn_append": [("record", "events")],
     "turn_finish": [("record", "events"), ("conversation", "turns")],
+    "session_open": [("conversation", "generation")],
+    "session_fork-again": [("conversation", "forked")],
+    "session_record-bound": [("conversation", "generation")],
+    "session_reset": [("conversation", "generation")],
+    "session_end-boundary": [("conversation", "generation")],
+    "session_end-again": [("record", "bumped")],
 }
-"""Fields that a script reads as numbers, by the names of their keys in its header."""
+"""Fields that a script reads as numbers, always or in one situation, by the names of their keys in its header."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from redis.asyncio import Redis
-
 from coordinator.identity import Implicit, Target, key_digest, new_nonce, target_of
-from coordinator.outcomes import Busy, Ended, Granted, Result, TurnView, Word
-from coordinator.settings import Settings
-from coordinator.steps import Begun, Kept, Steps
+from coordinator.outcomes import Ended, Granted, Result, TurnView, Word
+from coordinator.steps import Begun, Kept
 from coordinator.store import Store
-from tests.lua.store_view import CHOSEN, HOUR_MS, T1, T2, T3, T4, TENANT, StoreView
+from tests.lua.session_stage import DECLARED, HOST, SessionStage, stage_settings
+from tests.lua.store_view import CHOSEN, HOUR_MS, T1, T2, T3, T4, TENANT
 
-__all__ = ["CHOSEN", "HOUR_MS", "T1", "T2", "T3", "T4", "TENANT", "Stage", "at_once", "stage_settings"]
+__all__ = [
+    "CHOSEN",
+    "DECLARED",
+    "HOST",
+    "HOUR_MS",
+    "T1",
+    "T2",
+    "T3",
+    "T4",
+    "TENANT",
+    "Stage",
+    "at_once",
+    "stage_settings",
+]
 
 _T = TypeVar("_T")
 
@@ -30,21 +40,8 @@ SLACK_MS = 2_000
 """Times of two calls in a row differ by less."""
 
 
-def stage_settings(replica: str) -> Settings:
-    """Working defaults, patient with a busy machine."""
-    return Settings(replica=replica, patience_ms=10_000)
-
-
-class Stage(StoreView):
+class Stage(SessionStage):
     """Two replicas, `r1` and `r2`, on one store. Calls are `r1`'s unless `by="r2"`."""
-
-    def __init__(self, store: Store, client: Redis) -> None:
-        super().__init__(store, client)
-        self.settings = stage_settings("r1")
-
-    def steps(self, by: str = "r1", **changes: Any) -> Steps:
-        """The scripts as a replica with these settings calls them."""
-        return Steps(self.store, replace(self.settings, replica=by, **changes))
 
     async def begin(
         self,
@@ -141,31 +138,11 @@ class Stage(StoreView):
         """Renews leases; the lost and the cancelled."""
         return await self.steps().turn_renew(TENANT, turns)
 
-    async def delete(
-        self,
-        target: Target = CHOSEN,
-        *,
-        generation: int = 1,
-        token: str = "d1",
-        force: bool = False,
-        receipts: bool = False,
-    ) -> list[str] | Busy | Word:
-        """Retires the session that the target names."""
-        return await self.steps().session_delete(
-            TENANT, target, generation, token, force=force, receipts=receipts, nonce=new_nonce()
-        )
-
-    async def erase(self, target: Target = CHOSEN, *turns: str, generation: int = 1) -> int:
-        """Erases turns of a retired session; how many are left."""
-        return await self.steps().session_erase(TENANT, target.cid, generation, turns)
-
-    async def prune(self, *targets: Target, horizon_ms: int = 0) -> int:
-        """Drops conversations; how many."""
-        return await self.steps().prune(TENANT, horizon_ms, [target.cid for target in targets])
-
-    async def used(self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = ()) -> Granted:
+    async def used(
+        self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = (), **changes: Any
+    ) -> Granted:
         """A conversation in which one turn was completed."""
-        grant = await self.granted(turn, target)
+        grant = await self.granted(turn, target, **changes)
         assert await self.finish(grant.fence, turn=turn, target=target, messages=messages) == "finished"
         return grant
 

@@ -47,6 +47,11 @@ class StoreView:
         for turn in turns:
             assert await self.store.execute("ZADD", self.keys.waiting, "XX", "CH", await self.now_ms() - 1, turn) == 1
 
+    async def rest(self, target: Target, rested_ms: int) -> None:
+        """Lets that much time pass since the conversation's last activity."""
+        key = self.keys.conversation(target.cid)
+        await self.store.execute("HSET", key, "active_ms", await self.now_ms() - rested_ms)
+
     async def step_clock_back(self) -> None:
         """Leaves every deadline where it would be had the store's clock stepped back by an hour."""
         for key in (self.keys.running, self.keys.waiting):

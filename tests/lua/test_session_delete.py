@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.identity import Explicit, Target, target_of
 from coordinator.outcomes import Busy, Ended, Word
-from tests.lua.stage import CHOSEN, HOUR_MS, KEY, OPENING, T1, T2, T3, TENANT, Stage, at_once
+from tests.lua.stage import CHOSEN, DECLARED, HOST, HOUR_MS, KEY, OPENING, T1, T2, T3, TENANT, Stage, at_once
 
 
 async def test_a_session_is_retired_in_one_step(stage: Stage) -> None:
@@ -23,12 +23,15 @@ async def test_a_session_is_retired_in_one_step(stage: Stage) -> None:
 
 
 async def test_the_turns_are_put_aside_for_erasing(stage: Stage) -> None:
-    """E4, E5: what has a record is listed under the retired generation until it is erased."""
-    await stage.used(CHOSEN)
-    await stage.delete(CHOSEN, receipts=True)
-    assert await stage.members(stage.keys.leftovers(CHOSEN.cid, 1)) == [T1]
-    assert await stage.hash(stage.keys.erasing) == {f"{CHOSEN.cid}:1": "all"}
-    assert not await stage.client.exists(stage.keys.turns(CHOSEN.cid))
+    """E4, E5: what has a record is listed until it is erased, apart from that of which the receipts go too."""
+    for number, receipts in enumerate((False, True, False)):
+        first = await stage.used(OPENING, turn=f"{number:032x}")
+        named = Target(OPENING.cid, first.session_id)
+        await stage.delete(named, generation=number + 1, token=f"d{number}", receipts=receipts)
+    assert await stage.members(stage.keys.leftovers(OPENING.cid)) == [f"{0:032x}", f"{2:032x}"]
+    assert await stage.members(stage.keys.purging(OPENING.cid)) == [f"{1:032x}"]
+    assert await stage.members(stage.keys.erasing) == [OPENING.cid]
+    assert not await stage.client.exists(stage.keys.turns(OPENING.cid))
 
 
 async def test_a_chosen_id_is_remembered_in_a_few_bytes(stage: Stage) -> None:
@@ -70,7 +73,7 @@ async def test_a_repeated_deletion_is_answered_as_the_first(stage: Stage) -> Non
         assert await stage.delete(token="d1", force=True) == [T1]
         assert await stage.delete(token="d1") == [T1]
     await stage.abandon(None, "cancelled")
-    assert await stage.delete(token="d1") == []
+    assert await stage.delete(token="d1") == [T1]
 
 
 async def test_a_deletion_repeated_after_the_conversation_reopened_spares_the_new_session(stage: Stage) -> None:
@@ -191,3 +194,23 @@ async def test_one_deletion_sent_by_many_at_once_is_one(stage: Stage, store_url:
     named = Target(OPENING.cid, first.session_id)
     assert await at_once(store_url, 20, lambda racer, _: racer.delete(named, token="d1")) == [[]] * 20
     assert (await stage.hash(stage.keys.conversation(OPENING.cid)))["generation"] == "2"
+
+
+async def test_deleting_a_declared_session_moves_its_conversation_on(stage: Stage) -> None:
+    """C6: a deletion is a boundary."""
+    first = await stage.used(DECLARED)
+    assert await stage.delete(Target(DECLARED.cid, first.session_id)) == []
+    second = await stage.granted(T2, DECLARED)
+    assert second.generation == 2
+    assert (await stage.hash(stage.keys.conversation(DECLARED.cid)))["ended_by"] == "deleted"
+
+
+async def test_a_hosts_id_is_deleted_with_its_record(stage: Stage) -> None:
+    """E2: an id that was only recorded is retired too, and what was recorded of it is gone."""
+    await stage.record(HOST, key="")
+    assert await stage.delete(HOST) == []
+    assert await stage.steps().host_session(TENANT, HOST.named) is None
+    assert await stage.begin(T1, HOST) == Word("not_found")
+    async with stage.unchanged():
+        assert await stage.delete(HOST) == []
+        assert await stage.delete(HOST, token="d2") == Word("not_found")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.identity import Target
 from coordinator.outcomes import Granted, Seen
-from tests.lua.stage import ANSWER, CHOSEN, KEY, T1, T2, T3, T4, Stage
-
-FIELD = f"{CHOSEN.cid}:1"
+from tests.lua.stage import ANSWER, CHOSEN, KEY, OPENING, T1, T2, T3, T4, Stage
 
 
 async def retired(stage: Stage, *, receipts: bool = False) -> None:
@@ -43,7 +42,7 @@ async def test_a_keyed_answer_is_kept_as_its_receipt(stage: Stage) -> None:
 async def test_receipts_go_when_asked_for(stage: Stage) -> None:
     """E4, F2: the answer goes too; the key stays used, so that nothing runs again under it."""
     await retired(stage, receipts=True)
-    assert await stage.erase(CHOSEN, T1, T2) == 0
+    assert await stage.erase(CHOSEN, T1, T2, receipts=True) == 0
     record = await stage.hash(stage.keys.turn(T2))
     assert (record["kept"], record["body"], record["headers"]) == ("none", "", "")
     assert await stage.keyed(T3) == Seen(T2, CHOSEN.cid, "chat-42", "completed")
@@ -60,16 +59,16 @@ async def test_erasing_goes_on_where_it_stopped(stage: Stage) -> None:
     """E5: each step tells how many are left; with the last the note that there is something to do goes."""
     await retired(stage)
     assert await stage.erase(CHOSEN, T2) == 1
-    assert await stage.hash(stage.keys.erasing) == {FIELD: "keep"}
-    assert await stage.members(stage.keys.leftovers(CHOSEN.cid, 1)) == [T1]
+    assert await stage.members(stage.keys.erasing) == [CHOSEN.cid]
+    assert await stage.members(stage.keys.leftovers(CHOSEN.cid)) == [T1]
     assert await stage.erase(CHOSEN, T1) == 0
-    assert not await stage.client.exists(stage.keys.erasing, stage.keys.leftovers(CHOSEN.cid, 1))
+    assert not await stage.client.exists(stage.keys.erasing, stage.keys.leftovers(CHOSEN.cid))
 
 
 async def test_a_session_without_turns_is_done_at_once(stage: Stage) -> None:
     """E5: nothing to erase answers 0, also when it is asked twice."""
     await retired(stage)
-    await stage.client.unlink(stage.keys.leftovers(CHOSEN.cid, 1))
+    await stage.client.unlink(stage.keys.leftovers(CHOSEN.cid))
     assert await stage.erase(CHOSEN) == 0
     async with stage.unchanged():
         assert await stage.erase(CHOSEN) == 0
@@ -80,7 +79,7 @@ async def test_a_repeated_step_erases_nothing_else(stage: Stage) -> None:
     """J2: a turn that is no leftover any more, or never was one, is not touched."""
     await retired(stage)
     await stage.erase(CHOSEN, T1, T2)
-    kept = await stage.granted(T4, target=type(CHOSEN)("m" + 24 * "0"))
+    kept = await stage.granted(T4, target=Target("m" + 24 * "0"))
     assert isinstance(kept, Granted)
     async with stage.unchanged():
         assert await stage.erase(CHOSEN, T1, T2, T4) == 0
@@ -92,3 +91,22 @@ async def test_a_turn_erased_while_it_ran_can_still_be_told_to_stop(stage: Stage
     await stage.delete(force=True)
     await stage.erase(CHOSEN, T1)
     assert await stage.renew(T1) == (set(), {T1})
+
+
+async def test_the_note_stays_while_either_kind_has_leftovers(stage: Stage) -> None:
+    """E5: what was deleted with its receipts and what without are erased apart, and both are finished."""
+    first = await stage.used(OPENING, turn=T1)
+    await stage.delete(Target(OPENING.cid, first.session_id))
+    second = await stage.used(OPENING, turn=T2)
+    await stage.delete(Target(OPENING.cid, second.session_id), generation=2, token="d2", receipts=True)
+    assert await stage.erase(OPENING, T1) == 0
+    assert await stage.members(stage.keys.erasing) == [OPENING.cid]
+    assert await stage.erase(OPENING, T2, receipts=True) == 0
+    assert not await stage.client.exists(stage.keys.erasing)
+
+
+async def test_a_turn_of_the_other_kind_is_left_for_its_own_step(stage: Stage) -> None:
+    """E4: receipts that are to be kept are not erased with those that are not."""
+    await retired(stage)
+    async with stage.unchanged():
+        assert await stage.erase(CHOSEN, T2, receipts=True) == 0

@@ -229,3 +229,48 @@ async def test_the_cap_counts_a_lease_from_before_the_clock_stepped_back_for_one
     await stage.step_clock_back()
     assert await stage.begin(T2, OPENING, exclusive=False, settings={"max_running": 1}) == Word("limited")
     assert (await stage.lease_of(T1) or HOUR_MS) <= stage.settings.lease_ms
+
+
+async def test_an_interrupting_turn_is_first_in_line(stage: Stage) -> None:
+    """G3: it asks the running turn to stop, its replica hears of it at once, and it is granted before the others."""
+    first = await stage.granted(T1, by="r2")
+    await stage.begin(T2)
+    async with stage.mailbox("r2") as received:
+        assert isinstance(outcome := await stage.begin(T3, policy="interrupt"), Queued)
+        assert await received() == [f"cancel {T1}"]
+    assert (outcome.place, outcome.holder) == (1, "r2")
+    assert await stage.members(stage.keys.queue(CHOSEN.cid)) == [f"{T3}@r1", f"{T2}@r1"]
+    assert await stage.renew(T1) == (set(), {T1})
+    await stage.abandon(first.fence, "cancelled")
+    assert isinstance(await stage.begin(T2), Queued)
+    await stage.granted(T3, policy="interrupt")
+
+
+async def test_it_interrupts_only_what_ran_when_it_came(stage: Stage) -> None:
+    """G3: asking again keeps its place, and stops no turn that got in meanwhile."""
+    first = await stage.granted(T1)
+    await stage.begin(T2, policy="interrupt")
+    await stage.begin(T3, policy="interrupt")
+    await stage.finish(first.fence)
+    await stage.granted(T3, policy="interrupt")
+    assert isinstance(outcome := await stage.begin(T2, policy="interrupt"), Queued)
+    assert outcome.place == 1
+    assert await stage.renew(T3) == (set(), set())
+
+
+async def test_an_interrupting_turn_takes_a_free_conversation(stage: Stage) -> None:
+    """G3: with nobody running there is nobody to stop; those in line wait for it."""
+    first = await stage.granted(T1)
+    await stage.begin(T2)
+    await stage.finish(first.fence)
+    await stage.granted(T3, policy="interrupt")
+    assert not await stage.client.exists(stage.keys.cancelling)
+    assert isinstance(await stage.begin(T2), Queued)
+
+
+async def test_an_interrupting_turn_cannot_get_into_a_full_queue(stage: Stage) -> None:
+    """G3: then it stops nobody either."""
+    await stage.granted(T1)
+    await stage.begin(T2)
+    async with stage.unchanged():
+        assert await stage.begin(T3, policy="interrupt", settings={"queue_limit": 1}) == Word("full")

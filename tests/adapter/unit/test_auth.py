@@ -100,6 +100,7 @@ WRONG = {
     "tenant name": (f'# a b\n[tenants."a b"]\nkeys = ["{GOOD}"]\n', 2),
     "tenant name too long": (f'\n\n[tenants.{"a" * 65}]\nkeys = ["{GOOD}"]\n', 3),
     "digest": (f'[tenants.acme]\nkeys = [\n  "{GOOD}",  # sha256:12\n  "sha256:12",\n]\n', 4),
+    "digest and more": (f'[tenants.acme]\nkeys = ["{GOOD}0"]\n', 2),
     "no digest": ('[tenants.acme]\nkeys = ["plain-key"]\n', 2),
     "key a number": (f'[tenants.acme]\nkeys = [\n"{GOOD}",\n7]\n', 4),
     "keys a string": (f'[tenants.acme]\n\nkeys = "{GOOD}"\n', 3),

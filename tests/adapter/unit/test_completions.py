@@ -147,7 +147,11 @@ def test_tool_calls_are_put_together_by_index():
             }
         ),
         chunk(
-            {"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "}"}}]}
+            {
+                "tool_calls": [
+                    {"index": 1, "id": "other", "type": "function", "function": {"name": "g", "arguments": "}"}}
+                ]
+            }
         ),
         chunk(
             {"tool_calls": [{"index": 0, "id": None, "function": {"name": None, "arguments": '": 1}'}}]}, "tool_calls"
@@ -198,7 +202,9 @@ def test_what_belongs_to_the_whole_answer_is_kept():
             event(b'{"id":"","created":0,"model":"","choices":[],"prompt_filter_results":[1]}'),
             chunk({"content": "x"}, service_tier="flex", system_fingerprint="fp", obfuscation="aaa", usage=None),
             chunk({}, "stop", service_tier="flex", system_fingerprint="fp", obfuscation="a"),
+            chunk({}, None),
             chunk(usage={"total_tokens": 5}),
+            chunk(id="", model="", service_tier=None),
             DONE,
         ).body()
     )
@@ -232,7 +238,7 @@ def test_what_belongs_to_the_whole_answer_is_kept():
         ([event(b'{"choices": [3]}')], False, True),
         ([event(b'{"choices": [{"delta": []}]}')], False, True),
         ([event(b'{"choices": [{"delta": {"tool_calls": [1]}}]}')], False, True),
-        ([event(b'{"choices": "\xff"}')], False, True),
+        ([event(b'{"choices": [{"delta": {"content": "\xff"}, "finish_reason": "stop"}]}'), DONE], False, True),
         ([event(b"[" * 100_000)], False, True),
     ],
 )
@@ -273,6 +279,24 @@ def test_what_is_no_answer_has_no_events(body):
     """H5: something that is no chat answer is refused before a stream opens."""
     with pytest.raises(ValueError, match=r"must be|no chat answer|Expecting"):
         as_events(body, include_usage=True)
+
+
+def test_an_answer_is_streamed_piece_by_piece():
+    """H1: the role comes first, then a chunk for each thing said and each call, then the reason to finish."""
+    chunks = [
+        json.loads(data_of(block) or b"") for block in as_events(json.dumps(ANSWER | {"x": 1}).encode(), False)[:-1]
+    ]
+    first = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == 0]
+    assert [choice["delta"] for choice in first] == [
+        {"role": "assistant", "refusal": None},
+        {"content": MESSAGE["content"]},
+        {"reasoning_content": "Because."},
+        {"tool_calls": [{"index": 0, **MESSAGE["tool_calls"][0]}]},
+        {"tool_calls": [{"index": 1, **MESSAGE["tool_calls"][1]}]},
+        {},
+    ]
+    assert [choice["finish_reason"] for choice in first] == [None] * 5 + ["stop"]
+    assert [chunk.get("x") for chunk in chunks] == [1] + [None] * (len(chunks) - 1)
 
 
 @pytest.mark.parametrize("include_usage", [True, False])

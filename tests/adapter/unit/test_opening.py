@@ -83,6 +83,10 @@ DIFFERENT = [
     (user([image(), text("hi")]),),
     (user([text("h"), image(), text("i")]),),
     (user([{"type": "input_image", "file_id": URL}]),),
+    (user([{"type": "input_image", "file_id": "f1"}]),),
+    (system([image()]), user("hi")),
+    (user([image(), text("hi again")]),),
+    (system([image()]), user("hi again")),
     (user([{"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}]),),
     (user([{"type": "input_audio", "input_audio": {"data": "AA", "format": "mp3"}}]),),
     (user([{"type": "file", "file": {"file_id": "a"}}]),),
@@ -90,6 +94,7 @@ DIFFERENT = [
     (user([{"type": "file", "file": {"file_data": "a", "filename": "n"}}]),),
     (user([{"type": "input_file", "file_url": "a"}]),),
     (user("\ud83d"),),
+    (user("\ud83e"),),
     (user("\ufffd"),),
 ]
 

@@ -405,6 +405,7 @@ async def test_a_stream_to_a_json_request_becomes_json():
 
 UNUSABLE = {
     "a page": replying(b"<html>", content_type="text/html"),
+    "JSON called a page": replying(ANSWER, content_type="text/html"),
     "a page called JSON": replying(b"<html>"),
     "a list": replying(b"[]"),
     "half JSON": replying(b'{"a":'),
