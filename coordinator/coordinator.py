@@ -35,6 +35,7 @@ from coordinator.identity import (
     session_scope,
     target_of,
 )
+from coordinator.identity import fingerprint as digest_of
 from coordinator.janitor import Janitor
 from coordinator.keeper import Keeper
 from coordinator.keys import TenantKeys
@@ -293,8 +294,7 @@ class Coordinator:
             AdmissionConflict: the key was used for another request.
         """
         target = target_of(tenant, address)
-        if reason not in RESET_REASONS:
-            raise ValueError(f"the reason must be one of {', '.join(sorted(RESET_REASONS))}")
+        _check_reason(reason)
         if target.kind == "x":
             raise ValueError("a session id that a client chose has no next generation")
         answer = await self._steps.session_reset(
@@ -303,7 +303,8 @@ class Coordinator:
             expected="" if expected is None else str(expected),
             reason=reason,
             token=uuid4().hex,
-            fingerprint=fingerprint,
+            # Made here, so that a key that was used for another conversation is a conflict whatever the caller gives.
+            fingerprint=digest_of("reset", target.cid, target.named, reason, str(expected), fingerprint),
             digest=key_digest(idempotency_key) if idempotency_key is not None else "",
         )
         match answer:
@@ -394,12 +395,15 @@ class Coordinator:
 
     async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
         """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
-        six boundary reasons, once, while the generation it was bound in is still current."""
+        six boundary reasons, once, while the generation it was bound in is still current. Raises ValueError: no reason."""
+        if not reason:
+            raise ValueError("an end has a reason")
         return await self._end(tenant, self._host_target(tenant, session_id), reason)
 
     async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:
         """Makes a boundary of a host's session id that has not ended, or only by accident (`agent_close`,
-        `ws_orphan_reap`). Returns whether its conversation moved on."""
+        `ws_orphan_reap`). Returns whether its conversation moved on. Raises ValueError: that reason is no boundary."""
+        _check_reason(reason)
         return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=True)
 
     async def host_session(self, tenant: str, session_id: str) -> HostSession | None:
@@ -416,13 +420,12 @@ class Coordinator:
             return session_scope(tenant, ours.cid, session_id, ours.generation, ours.nonce)
         try:
             host = await self._steps.host_session(tenant, session_id)
+            if host and host.cid and not host.is_fork:
+                return declared_scope(tenant, host.cid, host.generation, host.nonce)
+            nonce = host.nonce if host else await self._steps.session_nonce(tenant, session_id)
         except CoordinatorError:
-            host = None
-        if host is None:
-            return physical_scope(tenant, session_id, "")
-        if host.cid and not host.is_fork:
-            return declared_scope(tenant, host.cid, host.generation, host.nonce)
-        return physical_scope(tenant, session_id, host.nonce)
+            nonce = ""
+        return physical_scope(tenant, session_id, nonce)
 
     async def _end(
         self, tenant: str, target: Target, reason: str, *, over_accidents: bool = False, force: bool = True
@@ -536,6 +539,11 @@ class Coordinator:
     def running(self) -> int:
         """Turns running on this replica."""
         return self._keeper.count
+
+
+def _check_reason(reason: str) -> None:
+    if reason not in RESET_REASONS:
+        raise ValueError(f"the reason must be one of {', '.join(sorted(RESET_REASONS))}")
 
 
 def _busy(answer: Busy) -> SessionBusy:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from coordinator.errors import ScriptError
-from coordinator.identity import Target, new_nonce, record_digest
+from coordinator.identity import Explicit, Target, new_nonce, record_digest, target_of
 from coordinator.keys import MAILBOXES, TenantKeys
 from coordinator.outcomes import Busy, HostSession, Relation, Reset, Word
 from coordinator.scripts import load
@@ -274,6 +274,12 @@ class SessionSteps(StepRunner):
             case [b"unknown", _]:
                 return Word("unknown")
         unknown_reply("session_end", reply)
+
+    async def session_nonce(self, tenant: str, session_id: str) -> str:
+        """The nonce of the session under an id that a client chose, '' while it is not open. A plain read."""
+        key = TenantKeys(tenant).conversation(target_of(tenant, Explicit(session_id)).cid)
+        current, nonce = await self._store.execute("HMGET", key, "session", "nonce")
+        return str(nonce.decode()) if current == session_id.encode() else ""
 
     async def host_session(self, tenant: str, session_id: str) -> HostSession | None:
         """What is recorded of a host's own session id, in one read; None when nothing is."""

@@ -193,6 +193,10 @@ class Store:
                     for command, _ in batch:
                         pipeline.execute_command(*command)
                     replies = await pipeline.execute(raise_on_error=False)
+            except UnicodeError:
+                # Nothing was sent: a value is no text that can be written. That is its caller's error and nobody else's.
+                self._pending.extendleft(reversed([one for one in batch if _can_be_sent(*one)]))
+                continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
                 for _, future in batch:
                     if not future.done():
@@ -209,6 +213,17 @@ class Store:
             if not future.done():  # else its caller has given up: never sent, so never carried out
                 batch.append((command, future))
         return batch
+
+
+def _can_be_sent(command: tuple[Value, ...], future: "asyncio.Future[Any]") -> bool:
+    """Whether the command can be written at all; else its caller is told."""
+    try:
+        pack_command(command)
+    except UnicodeError as error:
+        if not future.done():
+            future.set_result(error)
+        return False
+    return True
 
 
 def _give_up(future: asyncio.Future[Any]) -> None:

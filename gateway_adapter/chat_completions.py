@@ -77,12 +77,15 @@ class ChatRequest:
             tenant=self.tenant,
             address=address,
             route=ROUTE,
-            fingerprint=fingerprint(ROUTE, _said("id", self.named), _said("key", self.declared), self.body.canonical),
+            fingerprint=fingerprint(ROUTE, _said("id", self.named), *self._declared(settings), self.body.canonical),
             idempotency_key=self.key,
             policy=self.policy,
             follow=self.body.stream,
             history="client" if by_client else "store",
         )
+
+    def _declared(self, settings: Settings) -> tuple[str, ...]:
+        return ("",) if self.declared is None else (f"key:{self.declared}", f"source:{settings.source}")
 
 
 async def parse(request: web.Request) -> ChatRequest:

@@ -22,6 +22,7 @@ from gateway_adapter.executors.base import (
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.settings import GatewaySettings
 
 _BATCH_S = 0.02  # a resumable stream goes to the store at most 50 times a second, whatever the model's speed
@@ -82,7 +83,11 @@ async def run(
     `about`: headers that tell of the turn, part of its answer and of every replay. `accepted`: its client was told that
     it would run, so that a refusal is its outcome and not as if it had never been asked for.
     """
-    body, headers = dialect.upstream_request(turn)
+    try:
+        body, headers = dialect.upstream_request(turn)
+    except InvalidRequest:
+        await turn.refuse()
+        raise
     limit_s = app[context.SETTINGS].coordinator.turn_limit_ms / 1000
     try:
         async with (
@@ -175,7 +180,7 @@ def carried_along(
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """What goes along with an upstream request: members of its body and headers, for the scope and the fence."""
     members = settings.scope_as.in_body(turn.scope) if scope else {}
-    headers = settings.scope_as.in_headers(turn.scope, sent) if scope else {}
+    headers = settings.scope_as.in_headers(turn.scope if scope else None, sent)
     if settings.fence_header:
         headers[settings.fence_header] = str(turn.fence)
     return members, headers

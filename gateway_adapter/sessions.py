@@ -72,7 +72,8 @@ async def reset_session(request: web.Request) -> web.Response:
     if reason not in RESET_REASONS:
         raise InvalidRequest(f"reason must be one of {', '.join(sorted(RESET_REASONS))}.", "reason", "invalid_reason")
     expected = fields.get("expected")
-    if isinstance(expected, bool) or not isinstance(expected, str | int | None) or expected == "":
+    is_text = isinstance(expected, str) and expected != "" and expected.isascii()
+    if not is_text and (isinstance(expected, bool) or not isinstance(expected, int | None)):
         raise InvalidRequest("expected must be a session id or a generation.", "expected", "invalid_expected")
     if not is_ours(wanted):
         raise InvalidRequest(
