@@ -1,15 +1,25 @@
 """The library's front door."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Literal, Self
 from uuid import uuid4
 
 from coordinator.admission import Admission
 from coordinator.background import Background
-from coordinator.errors import AdmissionConflict, CoordinatorError, SessionBusy, SessionNotFound, StaleGeneration
+from coordinator.doctor import Finding, examine
+from coordinator.errors import (
+    AdmissionConflict,
+    CoordinatorError,
+    SessionBusy,
+    SessionNotFound,
+    StaleGeneration,
+    StoreUnavailable,
+)
 from coordinator.fleet import Fleet, ReplicaView
+from coordinator.follow import Followers
 from coordinator.identity import (
     Declared,
     Explicit,
@@ -19,6 +29,7 @@ from coordinator.identity import (
     generation_of,
     key_digest,
     new_nonce,
+    new_turn,
     parse_session_id,
     physical_scope,
     session_scope,
@@ -27,6 +38,7 @@ from coordinator.identity import (
 from coordinator.identity import fingerprint as digest_of
 from coordinator.janitor import Janitor
 from coordinator.keeper import Keeper
+from coordinator.keys import TenantKeys
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import (
     BOUNDARIES,
@@ -34,7 +46,9 @@ from coordinator.outcomes import (
     Busy,
     HostSession,
     Relation,
+    Replay,
     Reset,
+    Result,
     SessionView,
     TurnRequest,
     TurnView,
@@ -71,6 +85,7 @@ class Coordinator:
         self._janitor = Janitor(store, self._steps, self._views, settings)
         self._keeper = keeper
         self._background = background
+        self._followers = Followers(self._views, mailbox, settings, lambda: self._admission.draining)
         self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
         self._admission = Admission(self._steps, settings, mailbox, background)
 
@@ -84,8 +99,9 @@ class Coordinator:
 
         Raises:
             ValueError: the URL or a setting makes no sense.
+            NewerSchema: the store belongs to a newer version of this library.
         """
-        settings = settings or Settings()
+        settings = replace(settings or Settings())  # its own: what the fleet agrees on is taken over into it
         async with (
             Store(url, settings) as store,
             Keeper(url, settings) as keeper,
@@ -93,6 +109,8 @@ class Coordinator:
             Background(_CLOSE_S) as background,
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
+            with contextlib.suppress(StoreUnavailable):  # away for now: every heartbeat asks again
+                await coordinator._fleet.agree(write=serving, founding=True)
             async with contextlib.AsyncExitStack() as stack:
                 if serving:
                     await stack.enter_async_context(coordinator._janitor)
@@ -105,14 +123,76 @@ class Coordinator:
         Entering raises what `Admission.admit` raises.
         """
         self._serve(request.tenant)
+        return self._turn(request)
+
+    def _turn(self, request: TurnRequest, resumes: TurnView | None = None) -> Turn:
         return Turn(
             request,
+            resumes=resumes,
             steps=self._steps,
             settings=self.settings,
             admission=self._admission,
             keeper=self._keeper,
             background=self._background,
         )
+
+    async def accept(self, request: TurnRequest, work: bytes) -> TurnView | Replay:
+        """Writes a turn down with its request (opaque bytes), to be granted later by `resume`, here or elsewhere. Its
+        key is taken from here on. A replay may be of a turn in any state.
+
+        Raises what entering a turn raises.
+        """
+        self._serve(request.tenant)
+        turn = new_turn()
+        attempt = self._admission.attempt(request, turn)
+        attempt.work = work
+        admitted = await self._admission.admit(attempt)
+        if isinstance(admitted, Replay):
+            return admitted
+        view = await self._views.turn(request.tenant, turn)
+        if view is None:
+            raise SessionNotFound("the session was deleted meanwhile")
+        return view
+
+    def resume(self, tenant: str, view: TurnView) -> Turn:
+        """The turn that was accepted: enter it with `async with`. It waits for its conversation as long as it takes."""
+        request = TurnRequest(
+            tenant=tenant, address=Explicit(view.session_id), route=view.route, policy="wait", stored=view.stored
+        )
+        return self._turn(request, resumes=view)
+
+    async def claim(self, tenant: str) -> list[TurnView]:
+        """Accepted turns whose replica died before it started them: from here on this replica's to resume."""
+        now_ms = await self._store_now_ms()
+        tokens = await self._store.execute("ZRANGEBYSCORE", TenantKeys(tenant).accepted, "-inf", now_ms, "LIMIT", 0, 20)
+        found = [await self._steps.run_claim(tenant, token.decode()) for token in tokens]
+        return [view for view in found if view is not None]
+
+    async def give_up(self, tenant: str, view: TurnView, refusal: Result | None = None) -> None:
+        """Ends an accepted turn that will not be granted: cancelled, or failed with an answer that says why."""
+        await self._steps.turn_abandon(
+            tenant,
+            view.turn,
+            view.cid,
+            fence=None,
+            digest=view.key_digest,
+            state="failed" if refusal else "cancelled",
+            refusal=refusal,
+        )
+
+    async def hide_turn(self, tenant: str, turn: str) -> bool:
+        """Deletes an ended turn's answer; a key that names it still gets it. Returns False while it has not ended."""
+        return await self._steps.turn_hide(tenant, turn)
+
+    def follow(
+        self, tenant: str, view: TurnView, after: int = -1, idle_s: float = 15
+    ) -> AsyncGenerator[tuple[int, bytes] | None, None]:
+        """The turn's events behind number `after`, as they come, until it has ended; see `Followers.follow`."""
+        return self._followers.follow(tenant, view, after, idle_s)
+
+    async def _store_now_ms(self) -> int:
+        await self._steps.synchronise()
+        return self._steps.clock.now()
 
     def drain(self) -> None:
         """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
@@ -132,6 +212,9 @@ class Coordinator:
         view = await self._views.turn(tenant, turn)
         if view is None:
             raise SessionNotFound("no such turn")
+        if view.state == "accepted":
+            await self.give_up(tenant, view)
+            return True
         if view.state != "running":
             return False
         answer = await self._steps.turn_cancel(tenant, Target(view.cid, view.session_id), turn)
@@ -143,6 +226,18 @@ class Coordinator:
         with contextlib.suppress(CoordinatorError):
             await self._steps.tell_stopping(tenant, answer)
         return answer
+
+    async def agreed_settings(self) -> dict[str, str]:
+        """What all replicas have agreed on, as it stands in the store."""
+        return await self._fleet.agreed()
+
+    async def agree_on(self, name: str, value: int | str) -> None:
+        """Changes what all replicas have agreed on: `lease_ms`, `implicit_turns`. Raises ValueError."""
+        await self._fleet.change(name, value)
+
+    def examine(self) -> AsyncIterator[Finding]:
+        """Looks at the server and its settings; see `doctor.examine`."""
+        return examine(self._store, self._fleet)
 
     async def replicas(self) -> list[ReplicaView]:
         """The replicas that serve on this store."""
@@ -240,6 +335,24 @@ class Coordinator:
             raise SessionNotFound("no such session")
         session_id, new = answer
         return await self._views.session(tenant, session_id), new
+
+    async def edit_session(
+        self, tenant: str, session_id: str, *, notes: bytes = b"", messages: Sequence[bytes] = ()
+    ) -> None:
+        """Adds messages to a session's transcript without a turn, or replaces its notes (opaque bytes).
+
+        Raises:
+            SessionNotFound: no such session.
+            SessionBusy: a turn is running, and messages were to be added.
+        """
+        answer = await self._steps.session_edit(
+            tenant, target_of(tenant, Explicit(session_id)), token=uuid4().hex, notes=notes, messages=messages
+        )
+        match answer:
+            case Word():
+                raise SessionNotFound("no such session")
+            case Busy():
+                raise _busy(answer)
 
     async def fork_session(self, tenant: str, session_id: str) -> SessionView:
         """Opens a new session that starts with a copy of this one's transcript. Raises SessionNotFound."""
@@ -385,6 +498,10 @@ class Coordinator:
     async def turn_view(self, tenant: str, turn: str) -> TurnView | None:
         """The turn with this token; None when there is no record of it any more."""
         return await self._views.turn(tenant, turn)
+
+    async def is_current(self, tenant: str, view: TurnView) -> bool:
+        """Whether the turn's session is still its conversation's."""
+        return (await self._steps.conversation_end(tenant, view.cid))[0] == view.session_id
 
     async def turns(self, tenant: str, session_id: str) -> list[TurnView]:
         """The turns of a session that still have a record, in order of their start. Raises SessionNotFound."""

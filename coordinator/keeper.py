@@ -47,7 +47,6 @@ class Keeper:
     def __init__(self, url: str, settings: Settings) -> None:
         self._url = url
         self._settings = settings
-        self._lease_s = settings.lease_ms / 1000
         self._kept: dict[str, Kept] = {}
         self._lock = threading.Lock()
         self._turns_loop: asyncio.AbstractEventLoop | None = None
@@ -77,6 +76,10 @@ class Keeper:
         self.hurry()
         if self._turns_loop:
             await self._turns_loop.run_in_executor(None, self._thread.join, 5)
+
+    @property
+    def _lease_s(self) -> float:
+        return self._settings.lease_ms / 1000  # the fleet may agree on another while this runs
 
     def keep(self, kept: Kept) -> None:
         """Takes a lease into care."""

@@ -1,12 +1,14 @@
 """A replica's mailbox: short messages that make things faster and that nothing depends on.
 
 Messages are `wake <turn>` (a waiter asks again) and `cancel <turn>` (its holder looks whether it is to stop). A message
-that is lost costs its receiver one poll, or one renewal.
+that is lost costs its receiver one poll, or one renewal. Besides, whoever follows a turn hears of its new events and of
+its end on the turn's own channel, over the same connection.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +26,8 @@ class Mailbox:
         self._store = store
         self._channel = MAILBOXES + replica
         self._wanted: dict[str, asyncio.Event] = {}
+        self._followed: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._subscription: Any = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -47,9 +51,35 @@ class Mailbox:
         finally:
             del self._wanted[turn]
 
+    @contextlib.asynccontextmanager
+    async def following(self, channel: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever something is published there: all followers share this replica's connection."""
+        event = asyncio.Event()
+        first = channel not in self._followed
+        self._followed[channel].add(event)
+        if first:
+            await self._subscribe(channel)
+        try:
+            yield event
+        finally:
+            self._followed[channel].discard(event)
+            if not self._followed[channel]:
+                del self._followed[channel]
+                await self._unsubscribe(channel)
+
+    async def _subscribe(self, channel: str) -> None:
+        if self._subscription:
+            with contextlib.suppress(Exception):  # the line is cut: it is opened again with this channel on it
+                await self._subscription.subscribe(channel)
+
+    async def _unsubscribe(self, channel: str) -> None:
+        if self._subscription:
+            with contextlib.suppress(Exception):
+                await self._subscription.unsubscribe(channel)
+
     def wake_all(self) -> None:
         """Sets every event, so that whoever waits looks again."""
-        for event in self._wanted.values():
+        for event in [*self._wanted.values(), *(event for events in self._followed.values() for event in events)]:
             event.set()
 
     async def _listen(self) -> None:
@@ -57,7 +87,8 @@ class Mailbox:
             client = self._store.listener()
             try:
                 async with client.pubsub() as subscription:
-                    await subscription.subscribe(self._channel)
+                    await subscription.subscribe(self._channel, *self._followed)
+                    self._subscription = subscription
                     while True:
                         message = await subscription.get_message(ignore_subscribe_messages=True, timeout=30)
                         if message is not None:
@@ -65,10 +96,13 @@ class Mailbox:
             except Exception:  # noqa: BLE001 - whatever cut the line, it is opened again; polls cover meanwhile
                 await asyncio.sleep(_RECONNECT_S)
             finally:
+                self._subscription = None
                 with contextlib.suppress(Exception):
                     await client.aclose()
 
     def _deliver(self, message: dict[str, Any]) -> None:
+        for news in self._followed.get(message["channel"].decode(), ()):
+            news.set()
         word, _, turn = message["data"].decode("ascii", "replace").partition(" ")
         if word == "wake" and (event := self._wanted.get(turn)):
             event.set()

@@ -1,5 +1,6 @@
 """The atomic steps of sessions: opening, boundaries, and a host's own ids. See `steps` for those of turns."""
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from coordinator.errors import ScriptError
@@ -133,8 +134,36 @@ class SessionSteps(StepRunner):
                 return Word("not_found")
         unknown_reply("session_open", reply)
 
-    async def session_fork(self, tenant: str, origin: Target, cid: str) -> tuple[str, int] | Word:
-        """Opens a session that starts with a copy of another's transcript. Returns its id and its message count."""
+    async def session_edit(
+        self, tenant: str, target: Target, *, token: str, notes: bytes, messages: Sequence[bytes]
+    ) -> int | Busy | Word:
+        """Adds messages to a session's transcript, or replaces its notes. Returns the transcript's length."""
+        keys, cid = TenantKeys(tenant), target.cid
+        reply = await self._run(
+            "session_edit",
+            {
+                "conversation": keys.conversation(cid),
+                "messages": keys.messages(cid),
+                "live": keys.live(cid),
+                "running": keys.running,
+            },
+            {"session": target.named, "token": token, "notes": notes, "lease_ms": self._settings.lease_ms},
+            tail=messages,
+        )
+        match reply:
+            case [b"edited", _, length]:
+                return int(length)
+            case [b"not_found", _]:
+                return Word("not_found")
+            case [b"busy", _, holder, left_ms]:
+                return Busy(holder.decode(), int(left_ms))
+        unknown_reply("session_edit", reply)
+
+    async def session_fork(
+        self, tenant: str, origin: Target, cid: str, length: int | None = None
+    ) -> tuple[str, int] | Word:
+        """Opens a session that starts with a copy of another's transcript, or of its first messages. Returns its id and
+        its message count."""
         keys = TenantKeys(tenant)
         reply = await self._run(
             "session_fork",
@@ -146,7 +175,12 @@ class SessionSteps(StepRunner):
                 "sessions": keys.sessions,
                 "tombstones": keys.tombstones,
             },
-            {"named": origin.named, "cid": cid, "nonce": new_nonce()},
+            {
+                "named": origin.named,
+                "cid": cid,
+                "nonce": new_nonce(),
+                "length": "" if length is None else length,
+            },
         )
         match reply:
             case [b"forked", _, session, count]:

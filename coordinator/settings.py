@@ -59,6 +59,8 @@ class Settings:
     """How long an answer can be replayed, from the end of its turn."""
     key_ttl_ms: int = 604_800_000
     """How long a used key stays used, from the end of its turn; 0 for ever."""
+    response_ttl_ms: int = 2_592_000_000
+    """How long a stored response or run can be read and continued from."""
     unkeyed_ttl_ms: int = 600_000
     """How long the record of a turn without a key is kept: for people who look, nothing reads it."""
     refusal_ttl_ms: int = 60_000
@@ -86,6 +88,12 @@ class Settings:
     commit_patience_ms: int = 4_000
     """How long a turn that ran waits for the confirmation of its commit before it reports `CommitUnconfirmed`."""
 
+    def agree(self, **values: int | str) -> None:
+        """Takes over what the fleet has agreed on: the one change these settings see after they were made, because
+        replicas that differ in it would undo each other's promises."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     def __post_init__(self) -> None:
         for name in ("lease_ms", "turn_limit_ms", "patience_ms", "poll_ms", "vouch_ms", "result_ttl_ms"):
             if getattr(self, name) <= 0:
@@ -101,6 +109,8 @@ class Settings:
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.implicit_turns not in ("shared", "exclusive"):
+            raise ValueError("implicit_turns must be shared or exclusive")
         if self.lease_ms < 500:
             raise ValueError("lease_ms must be at least 500: a renewal has to fit in several times")
         if "@" in self.replica or " " in self.replica or not self.replica:

@@ -13,13 +13,15 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from coordinator import Coordinator, CoordinatorError
-from gateway_adapter import chat_completions, context, health, models, sessions
+from gateway_adapter import chat_completions, context, conversations, health, models, runs, sessions
 from gateway_adapter.disconnects import Disconnects
 from gateway_adapter.errors import INTERNAL, NO_RETRY, ErrorAnswer, answer_of
 from gateway_adapter.executors.base import Executor
 from gateway_adapter.executors.echo import EchoExecutor
 from gateway_adapter.executors.upstream import UpstreamExecutor
+from gateway_adapter.responses import handlers as responses
 from gateway_adapter.settings import GatewaySettings
+from gateway_adapter.workers import WORKERS, Workers
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +42,22 @@ def make_app(settings: GatewaySettings) -> web.Application:
         [
             web.post("/v1/chat/completions", chat_completions.post),
             web.get("/v1/models", models.get),
+            web.post("/v1/responses", responses.post),
+            web.get("/v1/responses/{id}", responses.get),
+            web.delete("/v1/responses/{id}", responses.delete),
+            web.post("/v1/responses/{id}/cancel", responses.cancel),
+            web.get("/v1/responses/{id}/input_items", responses.input_items),
+            web.post("/v1/runs", runs.post),
+            web.get("/v1/runs", runs.list_runs),
+            web.get("/v1/runs/{id}", runs.get),
+            web.get("/v1/runs/{id}/events", runs.events),
+            web.post("/v1/runs/{id}/stop", runs.stop),
+            web.post("/v1/conversations", conversations.create),
+            web.get("/v1/conversations/{id:[^/]+}", conversations.get),
+            web.post("/v1/conversations/{id:[^/]+}", conversations.update),
+            web.delete("/v1/conversations/{id:[^/]+}", conversations.delete),
+            web.get("/v1/conversations/{id:[^/]+}/items", conversations.list_items),
+            web.post("/v1/conversations/{id:[^/]+}/items", conversations.add_items),
             web.get("/api/sessions", sessions.list_sessions),
             web.post("/api/sessions", sessions.create_session),
             # `{id}` alone would not match an id with braces
@@ -66,7 +84,9 @@ async def _resources(app: web.Application) -> AsyncIterator[None]:
         app[context.EXECUTOR] = executor
         app[context.COORDINATOR] = coordinator
         app[context.DISCONNECTS] = disconnects
-        yield
+        async with Workers(app, coordinator) as workers:
+            app[WORKERS] = workers
+            yield
 
 
 def _executor(settings: GatewaySettings) -> Executor:

@@ -68,6 +68,11 @@ def is_done(block: bytes) -> bool:
     return data is not None and data.strip() == b"[DONE]"
 
 
+def with_id(block: bytes, number: int) -> bytes:
+    """The event under a number, by which a client says where it was cut off."""
+    return b"id: %d\n" % number + block.lstrip(b"\r\n")
+
+
 def event(data: bytes) -> bytes:
     """One event with this payload; each line of it becomes a data line."""
     return b"data: " + _LINE_END.sub(b"\ndata: ", data) + b"\n\n"

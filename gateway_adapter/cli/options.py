@@ -176,6 +176,14 @@ ImplicitTurns = Annotated[
     Literal["shared", "exclusive"],
     _flag("implicit-turns", "Whether turns of header-less conversations run side by side.", _FLEET),
 ]
+NewLeaseTtl = Annotated[
+    int | None,
+    typer.Option("--lease-ttl", help="Agree on this lease.", metavar="DURATION", parser=duration),
+]
+NewImplicitTurns = Annotated[
+    Literal["shared", "exclusive"] | None,
+    typer.Option("--implicit-turns", help="Agree on how turns of header-less conversations run."),
+]
 OnDisconnect = Annotated[
     Literal["auto", "finish", "cancel"],
     _flag("on-disconnect", "What becomes of a turn whose client is gone; auto finishes keyed ones.", _CLIENTS),

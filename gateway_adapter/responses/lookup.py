@@ -1,0 +1,42 @@
+"""Ids of responses and runs, and what is kept under them. Both are a turn whose answer is stored."""
+
+import re
+
+from coordinator import Continuation, Coordinator, SessionNotFound, TurnView
+
+RESPONSES = "responses"
+RUNS = "runs"
+
+_ID = re.compile(r"(resp|run)_([idxm][0-9a-f]{24})_([0-9a-f]{32})")
+
+
+def response_id(cid: str, turn: str) -> str:
+    """The id of the response that a turn makes: it leads to the turn without a look-up."""
+    return f"resp_{cid}_{turn}"
+
+
+def run_id(cid: str, turn: str) -> str:
+    """The same turn's id as a run."""
+    return f"run_{cid}_{turn}"
+
+
+async def find(coordinator: Coordinator, tenant: str, wanted: str) -> TurnView:
+    """The stored turn under an id, in whatever state it is.
+
+    Raises:
+        SessionNotFound: unknown, deleted, not stored, another tenant's, or of a session that is no more.
+    """
+    match = _ID.fullmatch(wanted)
+    view = await coordinator.turn_view(tenant, match[3]) if match else None
+    known = match is not None and view is not None and view.cid == match[2] and view.route in (RESPONSES, RUNS)
+    if view is None or not known or not view.stored or view.hidden or not await coordinator.is_current(tenant, view):
+        raise SessionNotFound("no such response")
+    return view
+
+
+async def continued(coordinator: Coordinator, tenant: str, previous: str) -> Continuation:
+    """Where a request goes on that names the response before it. Raises SessionNotFound."""
+    view = await find(coordinator, tenant, previous)
+    if view.state != "completed":
+        raise SessionNotFound("no such response")
+    return Continuation(view.session_id, view.length)
