@@ -124,7 +124,8 @@ class Admission:
                 outcome = await self._ask(attempt)
                 match outcome:
                     case Granted() | Accepted():
-                        self._check_draining()
+                        if not attempt.resumes:  # of which a grant is not taken back
+                            self._check_draining()
                         self._check_lease(attempt)
                         return outcome
                     case Seen():
@@ -209,8 +210,16 @@ class Admission:
 
     async def _ask(self, attempt: Attempt) -> Begun:
         """One question, in a task of its own: a caller who leaves cannot cut it off between sending and reply."""
-        attempt.asking = self._background.spawn(self._ask_in_time(attempt))
-        return await asyncio.shield(attempt.asking)
+        while True:
+            attempt.asking = self._background.spawn(self._ask_in_time(attempt))
+            try:
+                return await asyncio.shield(attempt.asking)
+            except StoreUnavailable:
+                if not attempt.resumes:
+                    raise
+            # Accepted work tells nobody that it was not started, and a grant whose reply was lost is told again.
+            self._check_draining()
+            await asyncio.sleep(self._settings.poll_ms / 1000)
 
     async def _ask_in_time(self, attempt: Attempt) -> Begun:
         request, target, settings = attempt.request, attempt.target, self._settings

@@ -44,6 +44,7 @@ from coordinator.outcomes import (
     BOUNDARIES,
     RESET_REASONS,
     Busy,
+    Ended,
     HostSession,
     Relation,
     Replay,
@@ -163,14 +164,17 @@ class Coordinator:
 
     async def claim(self, tenant: str) -> list[TurnView]:
         """Accepted turns whose replica died before it started them: from here on this replica's to resume."""
+        if self._admission.draining:
+            return []  # it could only keep the work from those who would start it
         now_ms = await self._store_now_ms()
         tokens = await self._store.execute("ZRANGEBYSCORE", TenantKeys(tenant).accepted, "-inf", now_ms, "LIMIT", 0, 20)
         found = [await self._steps.run_claim(tenant, token.decode()) for token in tokens]
         return [view for view in found if view is not None]
 
-    async def give_up(self, tenant: str, view: TurnView, refusal: Result | None = None) -> None:
-        """Ends an accepted turn that will not be granted: cancelled, or failed with an answer that says why."""
-        await self._steps.turn_abandon(
+    async def give_up(self, tenant: str, view: TurnView, refusal: Result | None = None) -> bool:
+        """Ends an accepted turn that will not be granted: cancelled, or failed with an answer that says why. Returns
+        False for one that was granted meanwhile."""
+        answer = await self._steps.turn_abandon(
             tenant,
             view.turn,
             view.cid,
@@ -179,6 +183,7 @@ class Coordinator:
             state="failed" if refusal else "cancelled",
             refusal=refusal,
         )
+        return answer != Ended("running")
 
     async def hide_turn(self, tenant: str, turn: str) -> bool:
         """Deletes an ended turn's answer; a key that names it still gets it. Returns False while it has not ended."""
@@ -212,10 +217,9 @@ class Coordinator:
         view = await self._views.turn(tenant, turn)
         if view is None:
             raise SessionNotFound("no such turn")
-        if view.state == "accepted":
-            await self.give_up(tenant, view)
+        if view.state == "accepted" and await self.give_up(tenant, view):
             return True
-        if view.state != "running":
+        if view.state not in ("accepted", "running"):
             return False
         answer = await self._steps.turn_cancel(tenant, Target(view.cid, view.session_id), turn)
         return bool(await self._stopping(tenant, answer))

@@ -124,7 +124,8 @@ class Keeper:
                     self._hurry.clear()
                     began = monotonic()
                     # A third of a lease from one sending to the next: an answer that was long in coming is no pause.
-                    next_at = (began + self._lease_s / 3) if await self._renew_all(steps) else monotonic() + _RETRY_S
+                    renewed = await self._renew_all(steps)
+                    next_at = began + self._lease_s / 3 if renewed else monotonic() + min(_RETRY_S, self._lease_s / 10)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), max(next_at - monotonic(), 0.01))
             finally:

@@ -19,7 +19,6 @@ from coordinator import (
 )
 from gateway_adapter import context, replays
 from gateway_adapter.completions import Aggregator, assistant_message_of
-from gateway_adapter.disconnects import is_gone
 from gateway_adapter.errors import ErrorAnswer, answer_of
 from gateway_adapter.event_stream import ClientStream, error_event
 from gateway_adapter.executors.base import JSON, Answer, UpstreamFailed
@@ -121,9 +120,6 @@ async def post(request: web.Request) -> web.StreamResponse:
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await replays.send(request, client, turn.replay, asked.body)
-                if is_gone(request):  # it left while it waited, and nobody had looked yet
-                    await turn.refuse()
-                    return client.response
                 request[context.ABOUT] = _about(asked, turn)
                 dialect = ChatDialect(asked, request.app[context.SETTINGS], request.headers)
                 result = await run(request.app, turn, dialect, client, request[context.ABOUT])

@@ -84,6 +84,11 @@ class NoClient(ClientStream):
         """Whether the stream has begun, for those who read the log."""
         return self._opened
 
+    @property
+    def is_gone(self) -> bool:
+        """Nobody was there to leave."""
+        return False
+
     async def open(self, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - nobody reads them
         """Remembers that the stream has begun."""
         self._opened = True

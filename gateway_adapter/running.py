@@ -83,6 +83,9 @@ async def run(
     `about`: headers that tell of the turn, part of its answer and of every replay. `accepted`: its client was told that
     it would run, so that a refusal is its outcome and not as if it had never been asked for.
     """
+    if client.is_gone:  # it left while it waited, and nobody had looked yet: nothing is to run for it
+        await turn.refuse()
+        return None
     try:
         body, headers = dialect.upstream_request(turn)
     except InvalidRequest:

@@ -26,7 +26,7 @@
 -- ARGV[11] vouch_ms     how long a waiter counts after it asked
 -- ARGV[12] mailboxes    channel prefix of the replicas' mailboxes
 -- -> {'abandoned', now}         ended so, or by an earlier sending, or there was nothing to end
--- -> {'ended', now, state}      it had ended otherwise
+-- -> {'ended', now, state}      it had ended otherwise; or it runs, and who says that it is over does not hold it
 -- -> {'lost', now}              it is not the caller's any more; nothing written
 
 --- @include lib/clock
@@ -65,6 +65,10 @@ if fence ~= '' and fence ~= (found[2] or '') then
 end
 if found[1] ~= 'running' and found[1] ~= 'accepted' then
   return found[1] == state and {'abandoned', now} or {'ended', now, found[1]}
+end
+-- Without its fence a grant can only be taken back: the accepted turn that is given up may have been granted meanwhile.
+if fence == '' and state ~= 'refused' and found[1] == 'running' then
+  return {'ended', now, found[1]}
 end
 local stopped = redis.call('SISMEMBER', cancelling, turn) == 1
 if found[1] == 'running' and not redis.call('ZSCORE', running, turn) and not stopped then

@@ -100,6 +100,7 @@ local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] 
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
 local idle_ms, request = integer(ARGV[24], 'idle_ms'), ARGV[27]
+local length = ARGV[26] ~= '' and integer(ARGV[26], 'length')
 if ARGV[28] ~= '' then integer(ARGV[28], 'keep_ms') end
 integer(found[7] or '0', 'arrivals')
 
@@ -166,7 +167,7 @@ elseif named == '' and expected ~= '' and session ~= expected then
   return refused('moved', now)
 end
 
-if ARGV[26] ~= '' and redis.call('LLEN', messages) ~= integer(ARGV[26], 'length') then
+if length and redis.call('LLEN', messages) ~= length then
   return refused('branch', now, session)
 end
 

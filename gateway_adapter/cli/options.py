@@ -128,6 +128,8 @@ SessionTtl = Annotated[int, _time("session-ttl", "How long an idle session is ke
 
 # Only for `serve`.
 
+ResponseTtl = Annotated[int, _time("response-ttl", "How long a stored response is kept.", _FLEET, "response_ttl_ms")]
+
 Host = Annotated[str, _flag("host", "Address to listen at; without keys a loopback one.", _CLIENTS)]
 Port = Annotated[int, _flag("port", "Port to listen at.", _CLIENTS, metavar="N", min=1, max=65_535)]
 KeysFile = Annotated[

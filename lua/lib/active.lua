@@ -2,7 +2,7 @@
 -- more is left alone.
 local function active_until(conversation, session, until_ms)
   local found = redis.call('HMGET', conversation, 'session', 'active_ms')
-  if session and found[1] == session and until_ms > tonumber(found[2] or 0) then
+  if session and found[1] == session and until_ms > (tonumber(found[2] or '') or 0) then
     redis.call('HSET', conversation, 'active_ms', digits(until_ms))
   end
 end

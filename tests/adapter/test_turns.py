@@ -46,6 +46,21 @@ async def test_first_come_first_served(start, upstream):
     assert answered == ["first", *(f"waiter {number}" for number in range(6))]
 
 
+async def test_a_newcomer_does_not_overtake(start, start_behind, proxy, upstream):
+    """G3: whoever waits goes first, also when the message that the session is free takes its time to get there."""
+    near, far = await start(), await start_behind()
+    asking = [await hold(near, upstream, "first", session_id="s")]
+    asking.append(asyncio.create_task(far.chat("waiter", session_id="s")))
+    await queued(near, "s")
+    proxy.delay_ms = 200
+    upstream.release()
+    assert (await asking[0]).status == 200
+    asking.append(asyncio.create_task(near.chat("newcomer", session_id="s")))
+    assert [(await asked).status for asked in asking] == [200] * 3
+    answered = [call.json()["messages"][-1]["content"] for call in upstream.calls]
+    assert answered == ["first", "waiter", "newcomer"]
+
+
 async def test_the_next_waiter_starts_at_once(start, upstream):
     """G11: the hand-off to a waiter of another replica takes milliseconds, not a poll."""
     gateways = [await start(poll_ms=10_000, vouch_ms=30_000), await start(poll_ms=10_000, vouch_ms=30_000)]

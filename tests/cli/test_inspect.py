@@ -181,6 +181,7 @@ VERBS = (
     ["turns", "x"],
     ["turn", UNKNOWN_TURN],
     ["replicas"],
+    ["settings"],
     ["reset", MINTED],
     ["cancel", "x"],
     ["cancel", UNKNOWN_TURN],
@@ -200,7 +201,7 @@ def test_a_store_that_is_away_is_one_line(run: Run, words: list[str]) -> None:
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_wrong_option_is_one_line(run: Run, words: list[str]) -> None:
     """K2: exit code 2, with the flag that is wrong."""
-    tenant = {} if words == ["replicas"] else {"--tenant": "a b"}
+    tenant = {} if words in (["replicas"], ["settings"]) else {"--tenant": "a b"}
     for flag, value in {"--store": "db:6379", "--lease-ttl": "x", "--nope": "1", **tenant}.items():
         ran = run(*words, flag, value)
         assert ran.code == 2

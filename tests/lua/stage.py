@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from coordinator.identity import Implicit, Target, key_digest, new_nonce, target_of
-from coordinator.outcomes import Ended, Granted, Result, TurnView, Word
+from coordinator.outcomes import Accepted, Ended, Granted, Result, TurnView, Word
 from coordinator.steps import Begun, Kept
 from coordinator.store import Store
 from tests.lua.session_stage import DECLARED, HOST, SessionStage, stage_settings
@@ -77,6 +77,20 @@ class Stage(SessionStage):
     async def keyed_grant(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Granted:
         """As `keyed`, where it is there to be had."""
         return await self.granted(turn, target, **{"digest": KEY, "fingerprint": "f1"} | changes)
+
+    async def accepted(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Accepted:
+        """Has work accepted, to be started later."""
+        outcome = await self.begin(turn, target, **{"request": b"work"} | changes)
+        assert isinstance(outcome, Accepted), outcome
+        return outcome
+
+    async def claim(self, turn: str = T1, *, by: str = "r2") -> TurnView | None:
+        """Takes over accepted work."""
+        return await self.steps(by).run_claim(TENANT, turn)
+
+    async def hide(self, turn: str = T1) -> bool:
+        """Takes an answer out of sight."""
+        return await self.steps().turn_hide(TENANT, turn)
 
     async def append(
         self, fence: int, events: Sequence[bytes], first: int = 1, *, turn: str = T1, target: Target = CHOSEN

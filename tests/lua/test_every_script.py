@@ -78,10 +78,11 @@ async def test_an_argument_that_is_no_number_changes_nothing(
     """J3, B43: each number in turn is empty or a word: an error, and not one key differs."""
     call = await situation(stage)
     numbers = [name for name in call.args if name.endswith(("_ms", "_limit", "_count", "_running"))]
-    numbers += [name for name in ("generation", "first", "status") if name in call.args]
+    numbers += [name for name in ("generation", "first", "status", "length") if name in call.args]
     async with stage.unchanged():
         for name in numbers:
-            for garbage in GARBAGE:
+            # Without either the turn is kept as long as any, and follows on whatever the transcript is.
+            for garbage in GARBAGE[1:] if name in ("keep_ms", "length") and not call.args[name] else GARBAGE:
                 with pytest.raises(ScriptError, match=f"{name} is not a whole number"):
                     await call.run(stage.store, **{name: garbage})
 
@@ -123,6 +124,22 @@ async def test_a_fence_that_is_no_number_changes_nothing(stage: Stage) -> None:
             assert (await call.run(stage.store))[0] == b"lost"
         with pytest.raises(ScriptError, match="fence is not a whole number"):
             await stage.keyed(T1)
+
+
+async def test_an_activity_that_is_no_number_stops_nothing_half_way(stage: Stage) -> None:
+    """J3: a turn's end is written whole, and the time of it with it."""
+    fence = await crowded(stage)
+    key = stage.keys.conversation(CHOSEN.cid)
+    await stage.client.hset(key, "active_ms", "abc")
+    assert await stage.abandon(fence, "failed", digest=KEY) == "abandoned"
+    assert await stage.now_ms() - int((await stage.hash(key))["active_ms"]) < SLACK_MS
+    await stage.granted(T2, by="r2")
+    await stage.client.hset(key, "active_ms", "abc")
+    await stage.end_lease(T2)
+    view = await stage.status(T2)
+    assert view is not None
+    assert view.state == "interrupted"
+    assert await stage.now_ms() - int((await stage.hash(key))["active_ms"]) < SLACK_MS
 
 
 async def test_a_count_of_events_that_is_wrong_changes_nothing(stage: Stage) -> None:

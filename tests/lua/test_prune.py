@@ -141,42 +141,6 @@ async def test_a_repeated_step_is_answered_as_the_first(stage: Stage) -> None:
     assert [await stage.prune(CHOSEN, OPENING, MINTED) for _ in range(2)] == [2, 2]
 
 
-async def test_a_declared_conversation_shrinks_to_its_counter(stage: Stage) -> None:
-    """C5, E6: an idle one has its boundary now, and what stays is what keeps a generation from being issued again."""
-    first = await stage.used(DECLARED, messages=[b"m"])
-    assert await stage.prune(DECLARED) == 1
-    conversation = await stage.hash(stage.keys.conversation(DECLARED.cid))
-    assert conversation == {
-        "kind": "d", "source": "api_server", "session": "", "generation": "2", "nonce": conversation["nonce"],
-        "fence": str(first.fence), "ended_by": "idle",
-    }  # fmt: skip
-    assert conversation["nonce"] != first.nonce
-    assert not await stage.client.exists(stage.keys.sessions, stage.keys.tombstones, stage.keys.turns(DECLARED.cid))
-    again = await stage.granted(T2, DECLARED)
-    assert (again.generation, again.history) == (2, [])
-    assert again.fence > first.fence
-
-
-async def test_a_counter_is_never_collected(stage: Stage) -> None:
-    """C5: one that had a boundary keeps it over any number of prunings, under the reason it ended for."""
-    await stage.used(DECLARED)
-    await stage.reset(DECLARED)
-    for _ in range(2):
-        assert await stage.prune(DECLARED) == 1
-        conversation = await stage.hash(stage.keys.conversation(DECLARED.cid))
-        assert (conversation["generation"], conversation["ended_by"]) == ("2", "session_reset")
-    assert await stage.ttl_ms(stage.keys.conversation(DECLARED.cid)) == -1
-
-
-async def test_a_declared_conversation_that_was_never_opened_is_dropped_whole(stage: Stage) -> None:
-    """E6: without a boundary there is no counter to keep; what was bound to it is not bound to the next."""
-    first = await stage.recorded()
-    assert await stage.prune(DECLARED) == 1
-    assert not await stage.client.exists(stage.keys.conversation(DECLARED.cid))
-    grant = await stage.granted(T1, DECLARED)
-    assert (grant.generation, grant.nonce == first.nonce) == (1, False)
-
-
 async def test_a_generation_that_is_no_number_changes_nothing(stage: Stage) -> None:
     """J3: of any of the conversations that are named, before the first of them is touched."""
     await stage.used(CHOSEN)

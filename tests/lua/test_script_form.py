@@ -11,7 +11,7 @@ import pytest
 
 import coordinator.session_steps
 import coordinator.steps
-from coordinator.keys import MAILBOXES, REPLICAS, TENANTS, TenantKeys
+from coordinator.keys import MAILBOXES, REPLICAS, SETTINGS, TENANTS, TenantKeys
 from coordinator.scripts import Script, load, names
 from coordinator.scripts.__main__ import problems
 from tests.lua.calls import Call
@@ -39,7 +39,9 @@ KEY_NAMES = {
     "sessions": KEYS.sessions,
     "tombstones": KEYS.tombstones,
     "erasing": KEYS.erasing,
+    "accepted": KEYS.accepted,
     "tenants": TENANTS,
+    "settings": SETTINGS,
     "replicas": REPLICAS,
     "replica": MAILBOXES + "<id>",
 }

@@ -109,6 +109,22 @@ async def test_a_frozen_store_is_503_and_then_the_same_requests_run_once(start_f
         assert fleet.upstream.count == 2 + 2 + 8
 
 
+async def test_what_a_dead_replica_asked_of_a_frozen_store_is_not_granted(start_fleet):
+    """G13: a request whose caller was refused, and whose replica then died, holds nobody up once the store thaws."""
+    with StoreServer() as own:
+        fleet = start_fleet(2, server=own)
+        for at in (0, 1):
+            assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
+        own.freeze()
+        assert (await fleet.chat("hello", session_id="s", at=0)).status == 503
+        fleet.replicas[0].kill()
+        own.thaw()
+        began = time.monotonic()
+        assert (await fleet.chat("hello", session_id="s", at=1)).status == 200
+        assert time.monotonic() - began < 1
+        assert fleet.upstream.count == 3
+
+
 async def test_a_replica_that_is_told_to_leave(start_fleet):
     """F10, J6: after SIGTERM it is not ready, replays what it knows, refuses what is new, waits or joins, and leaves
     when its running turns are done."""
