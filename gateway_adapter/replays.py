@@ -28,8 +28,13 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
     session = context.session_headers(request)
     after = last_event_id(request)
     if asked.stream and (view.state == "running" or view.kept == "events"):
-        headers = headers_of(view.result) if view.result else {}
-        return await send_log(request, client, view, after, {**headers, **session, **REPLAYED}, _chat_end)
+        headers = {**(headers_of(view.result) if view.result else {}), **session, **REPLAYED}
+        try:
+            return await send_log(request, client, view, after, headers, _chat_end)
+        except EventsLost:
+            if after >= 0 or view.state != "completed":
+                raise
+            # The log went before the answer did: the answer can be told again all the same.
     if after >= 0:
         raise EventsLost("the events of this answer are not kept")
     if asked.stream and view.state == "completed":

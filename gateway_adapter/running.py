@@ -115,7 +115,7 @@ async def run(
 
 async def _whole(turn: Turn, dialect: Dialect, answer: Answer, about: Mapping[str, str]) -> Result:
     ending = dialect.whole(answer)
-    result = _with_headers(ending.result, {**answer.headers, **about})
+    result = _with_headers(ending.result, {**answer.headers, **about, **NO_RETRY})
     await turn.finish(result, messages=ending.messages, events=ending.events)
     return result
 
