@@ -10,6 +10,7 @@ import pytest
 
 from coordinator import Declared, Explicit, SessionBusy, SessionNotFound, StaleGeneration, TurnCancelled
 from tests.coordinator.hosting import HARMLESS, HOME, HOUR_MS, REASONS, TENANT, Host
+from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Host]]
 SOURCE, KEY = HOME.source, HOME.key
@@ -143,8 +144,7 @@ async def test_a_boundary_stops_what_runs(start_host: Start) -> None:
     await bound(here, "p1")
     async with there.saying() as running:
         waiting = asyncio.create_task(there.say())
-        while not await here.waiting(1):
-            await asyncio.sleep(0)
+        await until(lambda: here.waiting(1))
         assert await here.coordinator.session_end(TENANT, "p1", "session_reset")
         for stopped in (running, waiting):
             with pytest.raises(StaleGeneration):

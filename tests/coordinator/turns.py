@@ -24,9 +24,7 @@ CANCELLING = f"coord1:{{{TENANT}}}:cancelling"
 def ask(address: Address | str = "s", *, key: str | None = None, text: str = "hello", **options: Any) -> TurnRequest:
     """A request for a turn; a string is a session's id, and `text` is what two requests differ by."""
     address = Explicit(address) if isinstance(address, str) else address
-    return TurnRequest(
-        tenant=TENANT, address=address, route="chat", fingerprint=text, idempotency_key=key, **options
-    )
+    return TurnRequest(tenant=TENANT, address=address, route="chat", fingerprint=text, idempotency_key=key, **options)
 
 
 def answer(text: str = "hello") -> Result:
@@ -149,6 +147,31 @@ class Stop:
 
         self._patch.setattr(Steps, step, wait)
         return held, go
+
+    def late(self, step: str, seconds: float) -> None:
+        """Its answers take that much longer."""
+        real = getattr(Steps, step)
+
+        async def wait(*args: Any, **options: Any) -> Any:
+            reply = await real(*args, **options)
+            await asyncio.sleep(seconds)
+            return reply
+
+        self._patch.setattr(Steps, step, wait)
+
+    def losing(self, step: str, *, times: int = 1) -> None:
+        """It reaches the store, and its next answers are lost."""
+        real, left = getattr(Steps, step), times
+
+        async def lose(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            reply = await real(*args, **options)
+            if left == 0:
+                return reply
+            left -= 1
+            raise StoreUnavailable("the answer is lost, as the test wants it")
+
+        self._patch.setattr(Steps, step, lose)
 
     def watching(self, step: str, see: Callable[..., object]) -> None:
         """Everything goes on as it is; `see` is told the arguments."""

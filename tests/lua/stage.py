@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from coordinator.identity import Implicit, Target, key_digest, new_nonce, target_of
@@ -62,7 +63,9 @@ class Stage(SessionStage):
             "policy": "wait",
             "route": "chat",
         }
-        return await self.steps(by, **settings or {}).turn_begin(TENANT, target, turn, **options | changes)
+        outcome = await self.steps(by, **settings or {}).turn_begin(TENANT, target, turn, **options | changes)
+        # Told again, a grant is the same but for the time at which it is told.
+        return replace(outcome, granted_ms=0) if isinstance(outcome, Granted) else outcome
 
     async def granted(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Granted:
         """Asks for a turn that is there to be had."""

@@ -14,7 +14,7 @@ async def test_a_first_turn_opens_the_session_it_names(stage: Stage) -> None:
     before = await stage.now_ms()
     grant = await stage.granted(T1, CHOSEN, nonce="n1", by="r2", history="store", route="runs")
     fence = str(grant.fence)
-    assert grant == Granted("chat-42", 1, "n1", grant.fence, history_kept=True, history=[])
+    assert grant == Granted("chat-42", 1, "n1", grant.fence, history_kept=True, history=[], granted_ms=0)
     assert before <= grant.fence <= await stage.now_ms()
     conversation = await stage.hash(stage.keys.conversation(CHOSEN.cid))
     record = await stage.hash(stage.keys.turn(T1))
