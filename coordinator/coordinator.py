@@ -111,6 +111,7 @@ class Coordinator:
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
             with contextlib.suppress(StoreUnavailable):  # away for now: every heartbeat asks again
+                await store.check_durability()
                 await coordinator._fleet.agree(write=serving, founding=True)
             async with contextlib.AsyncExitStack() as stack:
                 if serving:

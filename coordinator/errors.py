@@ -16,7 +16,8 @@ CoordinatorError
 │   ├── LeaseLost             its lease ran out or somebody else took the conversation
 │   └── TurnCancelled         it was asked to stop
 ├── StoreUnavailable       the store cannot serve and nothing was dispatched; safe to send again
-│   └── StoreFull             it takes nothing new; what it holds can still be read
+│   ├── StoreFull             it takes nothing new; what it holds can still be read
+│   └── NotSafeYet            it was done, but is not yet where it was asked to be; the same call again tells when it is
 ├── NewerSchema            the store belongs to a newer version of this library: do not serve
 ├── CommitUnconfirmed      dispatched, and nobody can say yet whether it was recorded
 └── ScriptError            a bug, or a key of ours holding what we did not write
@@ -101,6 +102,10 @@ class StoreUnavailable(CoordinatorError):
 
 class StoreFull(StoreUnavailable):
     """The store is out of memory and takes nothing new."""
+
+
+class NotSafeYet(StoreUnavailable):
+    """Carried out, but not yet copied or written as widely as the durability class asks for."""
 
 
 class NewerSchema(CoordinatorError):

@@ -15,6 +15,12 @@ REPLICAS = f"{_PREFIX}:replicas"
 MAILBOXES = f"{_PREFIX}:replica:"
 """Prefix of the replicas' keys. The channel of the same name is a replica's mailbox."""
 
+
+def barrier_of(key: str) -> str:
+    """The barrier of the tenant that a key belongs to: written with every answer that has to be safe."""
+    return key[: key.index("}:") + 2] + "barrier"
+
+
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 

@@ -8,6 +8,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -20,7 +21,8 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from coordinator.errors import ScriptError, StoreFull, StoreUnavailable
+from coordinator.errors import NotSafeYet, ScriptError, StoreFull, StoreUnavailable
+from coordinator.keys import barrier_of
 from coordinator.scripts import Script, Value
 from coordinator.settings import Settings
 
@@ -100,7 +102,7 @@ class Store:
         self._settings = settings
         self._patience_s = settings.patience_ms / 1000
         self._client, self._server = _connect(url, settings, settings.store_timeout_s)
-        self._pending: deque[tuple[tuple[Value, ...], asyncio.Future[Any]]] = deque()
+        self._pending: deque[_Call] = deque()
         self._flushes: set[asyncio.Task[None]] = set()
         self._wanted = False
 
@@ -142,21 +144,27 @@ class Store:
         *,
         tail_keys: Sequence[str] = (),
         tail: Sequence[Value] = (),
+        loosely: bool = False,
     ) -> list[Any]:
-        """One script by its hash; loads it first where the server does not know it. Errors as for `execute`."""
+        """One script by its hash; loads it first where the server does not know it. Errors as for `execute`.
+
+        Unless `loosely`, its answer comes once it is as safe as the durability class asks for; NotSafeYet says that it
+        was carried out, and is not.
+        """
         count, values = script.order(keys, args, tail_keys, tail)
         sha, text = (script.embedded_sha, script.embedded_text) if self.embedded else (script.sha, script.text)
-        reply = await self._send(("EVALSHA", sha, count, *values))
+        barrier = barrier_of(str(values[0])) if self._settings.durability != "primary" and not loosely else None
+        reply = await self._send(("EVALSHA", sha, count, *values), barrier)
         if isinstance(reply, exceptions.NoScriptError):
-            reply = await self._send(("EVAL", text, count, *values))
+            reply = await self._send(("EVAL", text, count, *values), barrier)
         if isinstance(reply, Exception):
             raise _translated(reply)
         return list(reply)
 
-    async def _send(self, command: tuple[Value, ...]) -> Any:
+    async def _send(self, command: tuple[Value, ...], barrier: str | None = None) -> Any:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._pending.append((command, future))
+        self._pending.append(_Call(command, future, barrier))
         if not self._wanted and len(self._flushes) < _FLUSHES:
             self._wanted = True
             loop.call_soon(self._start_flush)
@@ -189,32 +197,82 @@ class Store:
             batch = self._next_batch(share)
             share = _BATCH
             try:
-                async with self._client.pipeline(transaction=False) as pipeline:
-                    for command, _ in batch:
-                        pipeline.execute_command(*command)
-                    replies = await pipeline.execute(raise_on_error=False)
+                replies = await self._exchange(batch)
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the callers, not to this task
                 if isinstance(error, UnicodeEncodeError):
                     # Nothing was sent: a value is no text that can be written. That is its own caller's error.
-                    others = [one for one in batch if _can_be_sent(*one)]
+                    others = [call for call in batch if _can_be_sent(call.command, call.future)]
                     if len(others) < len(batch):
                         self._pending.extendleft(reversed(others))
                         continue
-                for _, future in batch:
-                    if not future.done():
-                        future.set_result(error)
-                continue
-            for (_, future), reply in zip(batch, replies, strict=True):
-                if not future.done():
-                    future.set_result(reply)
+                replies = [error] * len(batch)
+            for call, reply in zip(batch, replies, strict=True):
+                if not call.future.done():
+                    call.future.set_result(reply)
 
-    def _next_batch(self, most: int) -> list[tuple[tuple[Value, ...], "asyncio.Future[Any]"]]:
-        batch: list[tuple[tuple[Value, ...], asyncio.Future[Any]]] = []
+    async def _exchange(self, batch: "list[_Call]") -> list[Any]:
+        """Sends a batch over one connection, and waits there until what has to be safe is. The barrier makes that wait
+        mean something also when the scripts wrote nothing this time: it covers all that the connection wrote before."""
+        barrier = next((call.barrier for call in batch if call.barrier), None)
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for call in batch:
+                pipeline.execute_command(*call.command)
+            if barrier:
+                pipeline.execute_command("SET", barrier, "1")
+                pipeline.execute_command(*self._waiting())
+            replies = await pipeline.execute(raise_on_error=False)
+        if not barrier:
+            return list(replies)
+        *told, _, reached = replies
+        if self._is_safe(reached):
+            return told
+        short = NotSafeYet("carried out, but not yet as safe as it has to be")
+        return [
+            short if call.barrier and not isinstance(reply, Exception) else reply
+            for call, reply in zip(batch, told, strict=True)
+        ]
+
+    def _waiting(self) -> tuple[Value, ...]:
+        settings = self._settings
+        if settings.durability == "fsynced":
+            return "WAITAOF", 1, settings.safe_replicas, settings.durability_timeout_ms
+        return "WAIT", settings.safe_replicas, settings.durability_timeout_ms
+
+    def _is_safe(self, reached: Any) -> bool:
+        if self._settings.durability == "fsynced":
+            return isinstance(reached, list) and reached[0] >= 1 and reached[1] >= self._settings.safe_replicas
+        return isinstance(reached, int) and reached >= self._settings.safe_replicas
+
+    async def check_durability(self) -> None:
+        """Raises ValueError when the server cannot do what the durability class asks for; StoreUnavailable while it
+        cannot be asked."""
+        durability = self._settings.durability
+        if durability == "primary":
+            return
+        if self.embedded:
+            raise ValueError(f"durability {durability}: the embedded store keeps nothing")
+        reply = await self._send(("WAITAOF", 1, 0, 1) if durability == "fsynced" else ("WAIT", 0, 1))
+        if isinstance(reply, exceptions.ResponseError) and isinstance(_translated(reply), ScriptError):
+            raise ValueError(f"durability {durability}: the server cannot do that: {reply}")
+        if isinstance(reply, Exception):
+            raise _translated(reply)
+
+    def _next_batch(self, most: int) -> "list[_Call]":
+        batch: list[_Call] = []
         while self._pending and len(batch) < min(most, _BATCH):
-            command, future = self._pending.popleft()
-            if not future.done():  # else its caller has given up: never sent, so never carried out
-                batch.append((command, future))
+            call = self._pending.popleft()
+            if not call.future.done():  # else its caller has given up: never sent, so never carried out
+                batch.append(call)
         return batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A command on its way; with a barrier its answer has to be safe."""
+
+    command: tuple[Value, ...]
+    future: "asyncio.Future[Any]"
+    barrier: str | None
 
 
 def _can_be_sent(command: tuple[Value, ...], future: "asyncio.Future[Any]") -> bool:
@@ -235,6 +293,8 @@ def _give_up(future: asyncio.Future[Any]) -> None:
 
 def _translated(error: Exception) -> Exception:
     """The error of this library for one of the client's."""
+    if isinstance(error, StoreUnavailable):
+        return error
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)):
         return StoreUnavailable("the store cannot be reached")
     if isinstance(error, exceptions.OutOfMemoryError):

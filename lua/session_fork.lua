@@ -21,6 +21,7 @@
 
 local origin, origin_messages, conversation, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local named, cid, nonce = ARGV[1], ARGV[2], ARGV[3]
+local length = ARGV[4] ~= '' and integer(ARGV[4], 'length')
 local now = store_ms()
 
 expect('hash', origin)
@@ -39,8 +40,8 @@ if named == '' or found[1] ~= named then
   return {'not_found', now}
 end
 local count = redis.call('LLEN', origin_messages)
-if ARGV[4] ~= '' then
-  count = math.min(count, integer(ARGV[4], 'length'))
+if length then
+  count = math.min(count, length)
 end
 local session = session_name(cid, 1, nonce)
 open_session({conversation = conversation, sessions = KEYS[5], tombstones = KEYS[6]},

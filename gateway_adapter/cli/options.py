@@ -216,6 +216,26 @@ DailyAt = Annotated[
         show_default="never",
     ),
 ]
+Durability = Annotated[
+    Literal["primary", "replicated", "fsynced"],
+    _flag("durability", "When an answer is safe: at the primary, at replicas too, or on disk.", _BEHIND),
+]
+DurabilityReplicas = Annotated[
+    int | None,
+    _flag(
+        "durability-replicas",
+        "Replicas that must have it; by default 1 for replicated, 0 for fsynced.",
+        _BEHIND,
+        metavar="N",
+        min=0,
+        max=100,
+        show_default=False,
+    ),
+]
+DurabilityTimeout = Annotated[
+    int,
+    _duration("durability-timeout", "How long to wait for that.", _BEHIND, COORDINATOR.durability_timeout_ms, _above_0),
+]
 ScopeAs = Annotated[
     ScopeCarrier,
     _flag(

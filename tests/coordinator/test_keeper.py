@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from time import monotonic
 
 import pytest
@@ -96,7 +97,7 @@ async def test_no_error_ends_the_renewals(ward: Ward, stop: Stop) -> None:
 
 
 async def test_without_the_store_a_turn_ends_by_its_own_deadline(ward: Ward, stop: Stop) -> None:
-    """G5, G9: counted from before the last renewal was sent, so it is over here while nobody else can be granted yet."""
+    """G5, G9: counted from before the last renewal was sent, it is over here while nobody else can be granted."""
     over = stop.failing("turn_renew")
     began = monotonic()
     ward.take("t")
@@ -173,7 +174,7 @@ async def test_a_slow_answer_is_no_pause(store_server: StoreServer, stop: Stop) 
         ward.take("t", left_s=1.5)
         await until(lambda: len(sent) >= 3)
         assert ward.told == []
-    assert min(later - earlier for earlier, later in zip(sent, sent[1:], strict=False)) < 0.75
+    assert min(later - earlier for earlier, later in pairwise(sent)) < 0.75
 
 
 async def test_nothing_is_renewed_beyond_its_limit(ward: Ward) -> None:

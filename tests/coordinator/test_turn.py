@@ -268,16 +268,16 @@ async def test_the_task_is_as_it_was_after_a_loss(start, store_server):
     coordinator = await start(**LEASE)
 
     async def losing():
-        async with asyncio.timeout(5):
-            with pytest.raises(LeaseLost):
-                async with coordinator.turn(ask()) as turn:
-                    store_server.cli("ZREM", RUNNING, turn.id)
-                    await asyncio.Event().wait()
-        task = asyncio.current_task()
-        assert task is not None
-        return task.cancelling()
+        async with coordinator.turn(ask()) as turn:
+            store_server.cli("ZREM", RUNNING, turn.id)
+            await asyncio.Event().wait()
 
-    assert await losing() == 0
+    async with asyncio.timeout(5):
+        with pytest.raises(LeaseLost):
+            await losing()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 async def test_an_unconfirmed_commit_goes_on(start, store_server, stop):
@@ -293,7 +293,7 @@ async def test_an_unconfirmed_commit_goes_on(start, store_server, stop):
 
 
 async def test_a_failed_release_costs_nobody_an_answer(start, store_server, stop):
-    """B11, B40: the store away while a turn ends: its caller is not held up, and it is released once the store is back."""
+    """B11, B40: a store that is away as a turn ends holds up no caller, and the turn is released once it is back."""
     coordinator = await start()
     over = stop.failing("turn_abandon")
 

@@ -79,6 +79,12 @@ class Held:
         self.let_go()
         return await self.task
 
+    async def end_unseen(self) -> None:
+        """Has it finish without anybody who waits being woken, as when the message is lost."""
+        grant = self.turn.grant
+        await self._coordinator._steps.turn_append(TENANT, self.turn.id, self.turn.cid, grant.fence, 1, [])
+        raise NotImplementedError
+
     async def _run(self) -> Replay | Turn:
         async with self.turn as turn:
             self.granted.set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.identity import Target
 from coordinator.outcomes import Busy, Ended, Granted, Queued, Seen, Word
 from tests.lua.stage import CHOSEN, KEY, OPENING, T1, T2, T3, T4, TENANT, Stage
 
-INTERRUPT = {"policy": "interrupt"}
+INTERRUPT: dict[str, Any] = {"policy": "interrupt"}
 
 
 async def test_it_asks_the_running_turn_to_stop(stage: Stage) -> None:
