@@ -154,5 +154,5 @@ async def _batches(queue: "asyncio.Queue[bytes | Exception | None]", pause_s: fl
             raise item
         if item is None:
             return
-        if pause_s and queue.empty():
+        if pause_s and not queue.full():  # more than that is not held back: it is as many a batch as may be
             await asyncio.sleep(pause_s)

@@ -249,7 +249,8 @@ end
 redis.call('HSET', record, unpack(facts))
 redis.call('PEXPIRE', record, digits(record_ms))
 if idempotency then
-  redis.call('HSET', idempotency, 'fingerprint', fingerprint, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
+  redis.call('HSET', idempotency, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
+  if not resumes then redis.call('HSET', idempotency, 'fingerprint', fingerprint) end -- what resumes was compared before
   if key_ms > 0 then
     redis.call('PEXPIRE', idempotency, digits(key_ms))
   else

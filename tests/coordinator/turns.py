@@ -45,8 +45,6 @@ class Held:
     """A turn in a task of its own, which runs until `let_go`; `await held.task` gives what became of it."""
 
     def __init__(self, coordinator: Coordinator, request: TurnRequest) -> None:
-        self._coordinator = coordinator
-        self._request = request
         self._go = asyncio.Event()
         self.turn = coordinator.turn(request)
         self.granted = asyncio.Event()
@@ -78,12 +76,6 @@ class Held:
         """Has it finish, and waits for that."""
         self.let_go()
         return await self.task
-
-    async def end_unseen(self) -> None:
-        """Has it finish without anybody who waits being woken, as when the message is lost."""
-        grant = self.turn.grant
-        await self._coordinator._steps.turn_append(TENANT, self.turn.id, self.turn.cid, grant.fence, 1, [])
-        raise NotImplementedError
 
     async def _run(self) -> Replay | Turn:
         async with self.turn as turn:
