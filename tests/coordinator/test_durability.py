@@ -65,7 +65,7 @@ class Line:
 @pytest.fixture
 async def pair():
     """A primary, the line to it, and a replica that follows through the line."""
-    with StoreServer(config={"repl-diskless-sync-delay": "0"}) as primary:
+    with StoreServer(config={"repl-diskless-sync-delay": "0", "shutdown-timeout": "0"}) as primary:
         async with Line(primary.port) as line:
             with StoreServer(config={"replicaof": f"127.0.0.1 {line.port}"}) as replica:
                 await until(lambda: _has_acknowledged(primary), timeout_s=10)
