@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from time import monotonic
 
-from coordinator.errors import CommitUnconfirmed, Draining, EventsLost, StoreUnavailable
+from coordinator.errors import CommitUnconfirmed, Draining, EventsLost, StoreUnavailable, TurnCancelled
 from coordinator.keys import TenantKeys
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import TurnView
@@ -34,11 +34,12 @@ class Followers:
         None after `idle_s` without any. Ends with the turn's end.
 
         Raises:
-            EventsLost: events between are not, or no longer, kept.
+            EventsLost: events between are not, or no longer, kept; or there is no event of that number yet.
+            TurnCancelled: its session was deleted meanwhile.
             CommitUnconfirmed: the store was away for longer than a lease.
             Draining: this replica lets nobody wait any more.
         """
-        number, quiet_s, answered = after, 0.0, monotonic()
+        number, quiet_s, answered, seen = after, 0.0, monotonic(), False
         async with self._mailbox.following(TenantKeys(tenant).events(view.turn)) as news:
             while True:
                 news.clear()
@@ -52,13 +53,18 @@ class Followers:
                         raise CommitUnconfirmed("the store did not say what became of the turn") from None
                     await asyncio.sleep(_RETRY_S)
                     continue
+                if current is None and seen:
+                    raise TurnCancelled("the turn's session was deleted")
+                if current is None or (not seen and number >= _told(current)):
+                    raise EventsLost("there are no such events")
+                seen = True
                 for number_, event in found:
                     if number_ != number + 1:
                         raise EventsLost("events between are no longer kept")
                     number = number_
                     yield number, event
-                if current is None or current.state not in ("accepted", "running"):
-                    if current is None or number + 1 < current.event_count or (current.kept == "body" and number >= 0):
+                if current.ended:
+                    if number + 1 < current.event_count or number >= _told(current):
                         raise EventsLost("the rest of the events is not kept")
                     return
                 if self._draining():
@@ -73,3 +79,9 @@ class Followers:
                 if quiet_s >= idle_s:
                     quiet_s = 0.0
                     yield None
+
+
+def _told(view: TurnView) -> int:
+    """How many events a reader can have of a turn: when it ended without a last one of its own, that one is made up."""
+    made_up = view.ended and view.kept != "events" and view.state != "completed"
+    return view.event_count + made_up

@@ -145,6 +145,11 @@ class TurnView:
     about: bytes = b""
     """What the request said of itself, opaque."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether its state is the last one."""
+        return self.state not in ("accepted", "running")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTurn:

@@ -35,6 +35,11 @@ class ClientStream:
         return self.response.prepared
 
     @property
+    def last(self) -> int:
+        """The number of the last event sent; -1 before the first."""
+        return self._next - 1
+
+    @property
     def is_gone(self) -> bool:
         """Whether nobody is there to read any more."""
         return is_gone(self._request)
@@ -55,6 +60,10 @@ class ClientStream:
         if self._numbered:
             blocks = [with_id(block, at) for at, block in enumerate(blocks, number)]
         await self._write(b"".join(blocks))
+
+    async def fail(self, block: bytes) -> None:
+        """Sends an event that is not the turn's: without a number, so that who goes on later misses nothing for it."""
+        await self._write(block)
 
     async def keep_alive(self) -> None:
         """Sends a comment, to show the client and the balancers that the line is alive."""

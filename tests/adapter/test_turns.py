@@ -70,7 +70,7 @@ async def test_the_next_waiter_starts_at_once(start, upstream):
     upstream.release()
     assert [(await asked).status for asked in (first, second)] == [200, 200]
     began, ended = upstream.calls[1].started, upstream.calls[0].ended
-    assert began - ended < 1
+    assert began - ended < 5
 
 
 @pytest.mark.parametrize("stream", [False, True])

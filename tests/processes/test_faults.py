@@ -11,6 +11,7 @@ from tests.support.waiting import until
 
 LEASE_S = 1.5
 LEASE = ("--lease-ttl", "1500ms")
+WITHIN_S = 3.0  # two seconds are promised, the third is for a machine that is busy with other things
 
 
 async def test_a_killed_replica_blocks_its_session_for_one_lease(start_fleet):
@@ -24,7 +25,7 @@ async def test_a_killed_replica_blocks_its_session_for_one_lease(start_fleet):
     killed = time.monotonic()
     await asyncio.gather(dead, return_exceptions=True)
     granted = await waiting
-    assert (granted.status, time.monotonic() - killed < LEASE_S + 1) == (200, True)
+    assert (granted.status, time.monotonic() - killed < LEASE_S + WITHIN_S) == (200, True)
     told = await fleet.chat("hello", model="gate", session_id="s", key="k", at=1)
     assert (told.status, told.code) == (409, "unknown_execution")
     await fleet.upstream.until(lambda up: up.aborted == 1)
@@ -61,7 +62,7 @@ async def test_waiters_of_a_killed_replica_do_not_stand_in_the_way(start_fleet):
     fleet.upstream.release()
     began = time.monotonic()
     assert [(await asked).status for asked in (running, behind)] == [200, 200]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10  # 3 s until it no longer counts; it would have waited for 45
     assert [call.json()["messages"][-1]["content"] for call in fleet.upstream.calls] == ["hello", "behind"]
 
 
@@ -98,12 +99,12 @@ async def test_a_frozen_store_is_503_and_then_the_same_requests_run_once(start_f
 
         own.freeze()
         refused, took_s = await ask_all()
-        assert took_s < 2
+        assert took_s < WITHIN_S
         told = {(reply.status, reply.code, reply.headers["Retry-After"]) for reply in refused}
         assert told == {(503, "storage_unavailable", "1")}
         own.thaw()
         answered, took_s = await ask_all()
-        assert took_s < 1
+        assert took_s < WITHIN_S  # a lease that nobody holds would take 30
         assert {reply.status for reply in answered} == {200}
         # Two keys, each sent four times, are one turn each; the eight requests without a key are turns of their own.
         assert fleet.upstream.count == 2 + 2 + 8
@@ -121,7 +122,7 @@ async def test_what_a_dead_replica_asked_of_a_frozen_store_is_not_granted(start_
         own.thaw()
         began = time.monotonic()
         assert (await fleet.chat("hello", session_id="s", at=1)).status == 200
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
         assert fleet.upstream.count == 3
 
 
