@@ -190,6 +190,8 @@ class Admission:
             left = isinstance(error, (asyncio.CancelledError, StoreUnavailable, Draining)) or attempt.expected
             if left and not attempt.resumes:
                 self._take_back(attempt)
+            if attempt.forked:
+                self._background.see_to(lambda: self._drop_fork(attempt), self._settings.lease_ms / 1000)
             raise
 
     def _take_back(self, attempt: Attempt) -> None:
@@ -300,7 +302,7 @@ class Admission:
             return None
         if view is None or (view.state == "completed" and view.kept == "none"):
             raise IdempotencyExpired("the answer to this key is not kept, or not any longer")
-        if view.state == "cancelled":
+        if view.state == "cancelled" and not attempt.work:
             raise TurnCancelled("the turn with this key was stopped")
         return None if view.state == "refused" and view.result is None else view
 

@@ -76,12 +76,15 @@ class ChatRequest:
             tenant=self.tenant,
             address=address,
             route=ROUTE,
-            fingerprint=fingerprint(ROUTE, _said("id", self.named), *self._declared(settings), self.body.canonical),
+            fingerprint=self._fingerprint(settings) if self.key is not None else "",
             idempotency_key=self.key,
             policy=self.policy,
             follow=self.body.stream,
             history="client" if by_client else "store",
         )
+
+    def _fingerprint(self, settings: Settings) -> str:
+        return fingerprint(ROUTE, _said("id", self.named), *self._declared(settings), self.body.canonical)
 
     def _declared(self, settings: Settings) -> tuple[str, ...]:
         return ("",) if self.declared is None else (f"key:{self.declared}", f"source:{settings.source}")
@@ -120,6 +123,8 @@ async def post(request: web.Request) -> web.StreamResponse:
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await replays.send(request, client, turn.replay, asked.body)
+                if asked.body.stream:
+                    await replays.refuse_going_on(request, turn)
                 request[context.ABOUT] = _about(asked, turn)
                 dialect = ChatDialect(asked, request.app[context.SETTINGS], request.headers)
                 result = await run(request.app, turn, dialect, client, request[context.ABOUT])
@@ -128,7 +133,7 @@ async def post(request: web.Request) -> web.StreamResponse:
         answer = answer_of(error, keyed=asked.key is not None)
         if not client.is_open or answer is None:
             raise
-        await client.send([error_event(answer)])
+        await client.fail(error_event(answer))
         return await client.close()
 
 

@@ -3,11 +3,13 @@
 import contextlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from aiohttp import web
 
-from coordinator import CoordinatorError, EventsLost, Replay, Result, TurnCancelled, TurnView, UnknownExecution
+from coordinator import CoordinatorError, EventsLost, Replay, Result, Turn, TurnCancelled, TurnView, UnknownExecution
 from gateway_adapter import context
 from gateway_adapter.completions import as_events
 from gateway_adapter.errors import INTERNAL, NO_RETRY, RETRY, ErrorAnswer, answer_of
@@ -15,6 +17,7 @@ from gateway_adapter.event_stream import ClientStream, error_event
 from gateway_adapter.executors.base import UpstreamFailed, UpstreamRefused
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.requests import ChatBody, single_header
+from gateway_adapter.sse import event
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 REPLAYED = {"Idempotency-Replayed": "true", **NO_RETRY}
@@ -27,10 +30,11 @@ async def send(request: web.Request, client: ClientStream, replay: Replay, asked
         return recorded(request, replay)
     session = context.session_headers(request)
     after = last_event_id(request)
+    form = LogForm(partial(_chat_end, asked.include_usage), lambda error, _: error_event(error))
     if asked.stream and (view.state == "running" or view.kept == "events"):
         headers = {**(headers_of(view.result) if view.result else {}), **session, **REPLAYED}
         try:
-            return await send_log(request, client, view, after, headers, _chat_end)
+            return await send_log(request, client, view, after, headers, form)
         except EventsLost:
             if after >= 0 or view.state != "completed":
                 raise
@@ -50,41 +54,65 @@ def recorded(request: web.Request, replay: Replay) -> web.Response:
     return json_response(request, result, NO_HEADERS if replay.turn.state == "refused" else REPLAYED)
 
 
-Ender = Callable[[TurnView, ErrorAnswer], list[bytes]]
-"""The last events of a stream whose turn ended without saying so itself."""
+@dataclass(frozen=True, slots=True)
+class LogForm:
+    """How an endpoint tells what no log holds."""
+
+    end: Callable[[TurnView], list[bytes]]
+    """The last events of a turn that ended without one of its own; the first has the number `event_count`."""
+    error: Callable[[ErrorAnswer, int], bytes]
+    """That the stream does not go on here, though the turn may. It comes behind the event with that number."""
 
 
 async def send_log(
-    request: web.Request, client: ClientStream, view: TurnView, after: int, headers: dict[str, str], end: Ender
+    request: web.Request, client: ClientStream, view: TurnView, after: int, headers: Mapping[str, str], form: LogForm
 ) -> web.StreamResponse:
     """Sends a turn's events behind number `after`, as they come, to its end; from whichever replica.
 
     Raises:
         EventsLost: before the stream opens; later it is its last event.
     """
-    coordinator, tenant = request.app[context.COORDINATOR], request[context.TENANT]
+    coordinator, tenant, number = request.app[context.COORDINATOR], request[context.TENANT], after
     try:
         async with contextlib.aclosing(coordinator.follow(tenant, view, after)) as events:
-            async for event in events:
+            async for found in events:
                 if client.is_gone:
                     return client.response
                 if not client.is_open:
                     await client.open(headers)
-                if event is None:
+                if found is None:
                     await client.keep_alive()
                 else:
-                    await client.send([event[1]], event[0])
+                    number = found[0]
+                    await client.send([found[1]], number)
+        ended = await coordinator.turn_view(tenant, view.turn)
+        if ended is None:
+            raise TurnCancelled("the turn's session was deleted")
+    except TurnCancelled:
+        if not client.is_open:
+            raise
+        ended = replace(view, state="cancelled", kept="none", event_count=number + 1)
     except CoordinatorError as error:
         if not client.is_open:
             raise
-        await client.send(end(view, answer_of(error) or INTERNAL))
+        await client.fail(form.error(answer_of(error) or INTERNAL, number))
         return await client.close()
     if not client.is_open:
         await client.open(headers)
-    ended = await coordinator.turn_view(tenant, view.turn)
-    if ended is None or ended.state in ("cancelled", "interrupted"):
-        await client.send(end(ended or view, _ended_early(ended)), ended.event_count if ended else None)
+    if ended.kept != "events" and number < ended.event_count:
+        await client.send(form.end(ended), ended.event_count)
     return await client.close()
+
+
+async def refuse_going_on(request: web.Request, turn: Turn) -> None:
+    """Refuses a turn whose client wants to go on with a stream of which nothing is kept: this would be another one.
+
+    Raises:
+        EventsLost: it does; nothing ran, and its key is free.
+    """
+    if last_event_id(request) >= 0:
+        await turn.refuse()
+        raise EventsLost("the events of this answer are not kept")
 
 
 def last_event_id(request: web.Request) -> int:
@@ -100,14 +128,14 @@ def event_number(text: str, param: str, code: str) -> int:
     return int(text)
 
 
-def _chat_end(_: TurnView, error: ErrorAnswer) -> list[bytes]:
-    return [error_event(error)]
-
-
-def _ended_early(view: TurnView | None) -> ErrorAnswer:
-    if view is not None and view.state == "cancelled":
-        return answer_of(TurnCancelled("the turn was stopped")) or INTERNAL
-    return answer_of(UnknownExecution("the turn was interrupted; nobody knows how far it came")) or INTERNAL
+def _chat_end(include_usage: bool, view: TurnView) -> list[bytes]:
+    if view.state == "completed" and view.result is not None:
+        return as_events(view.result.body, include_usage)
+    if view.state == "failed" and view.result is not None:
+        return [event(view.result.body)]
+    early = TurnCancelled("the turn was stopped")
+    late = UnknownExecution("the turn was interrupted; nobody knows how far it came")
+    return [error_event(answer_of(early if view.state == "cancelled" else late) or INTERNAL)]
 
 
 def json_response(request: web.Request, result: Result, headers: Mapping[str, str] = NO_HEADERS) -> web.Response:

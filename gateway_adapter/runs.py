@@ -1,7 +1,5 @@
 """`/v1/runs`: background turns, as somebody watches them who did not wait for the answer."""
 
-from functools import partial
-
 from aiohttp import web
 
 from coordinator import TurnView
@@ -12,7 +10,7 @@ from gateway_adapter.requests import parse_object, session_id
 from gateway_adapter.responses import handlers
 from gateway_adapter.responses.asked import parse
 from gateway_adapter.responses.lookup import RUNS, find, run_id
-from gateway_adapter.responses.stored import error_of, last_events, object_of
+from gateway_adapter.responses.stored import error_of, log_form, object_of
 
 _STATUS = {"accepted": "queued", "refused": "failed"}
 
@@ -60,7 +58,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     view, tenant = await _view(request), request[context.TENANT]
     client = ClientStream(request, numbered=True)
     after = replays.last_event_id(request)
-    return await replays.send_log(request, client, view, after, {}, partial(last_events, tenant))
+    return await replays.send_log(request, client, view, after, {}, log_form(tenant))
 
 
 async def stop(request: web.Request) -> web.Response:

@@ -28,7 +28,7 @@ class Workers:
     def __init__(self, app: web.Application, coordinator: Coordinator) -> None:
         self._app = app
         self._coordinator = coordinator
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._claimer: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -44,23 +44,24 @@ class Workers:
                 await self._claimer
         # Those that run have been interrupted; what was only accepted stays so, for another replica.
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+            _, late = await asyncio.wait(self._tasks.values(), timeout=_CLOSE_S)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=1)
 
     def start(self, tenant: str, view: TurnView) -> None:
-        """Runs an accepted turn, as soon as its conversation is free."""
-        task = asyncio.create_task(self._run(tenant, view), name=f"work {view.turn}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Runs an accepted turn, as soon as its conversation is free; one that is on its way here already goes on."""
+        if view.turn not in self._tasks:
+            task = self._tasks[view.turn] = asyncio.create_task(self._run(tenant, view), name=f"work {view.turn}")
+            task.add_done_callback(lambda _: self._tasks.pop(view.turn))
 
     async def _run(self, tenant: str, view: TurnView) -> None:
         try:
             asked = asked_of(tenant, view)
             async with self._coordinator.resume(tenant, view) as turn:
-                dialect = ResponsesDialect(asked, turn, self._app[context.SETTINGS], {}, stream=True)
+                settings, created_ms = self._app[context.SETTINGS], view.started_ms
+                dialect = ResponsesDialect(asked, turn, settings, {}, stream=True, created_ms=created_ms)
                 await run(self._app, turn, dialect, NoClient(), {}, accepted=True)
         except (Draining, StoreUnavailable) as error:
             _log.info("work is left to other replicas: %s", error)

@@ -4,11 +4,21 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from coordinator import Address, Coordinator, Declared, Explicit, Minted, Settings, TurnRequest, fingerprint
+from coordinator import (
+    Address,
+    Coordinator,
+    Declared,
+    Explicit,
+    Minted,
+    SessionNotFound,
+    Settings,
+    TurnRequest,
+    fingerprint,
+)
 from gateway_adapter import context
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.requests import TurnPolicy, idempotency_key, session_id, session_key, single_header, turn_policy
-from gateway_adapter.responses.lookup import continued
+from gateway_adapter.responses.lookup import NOWHERE, continued
 from gateway_adapter.responses.request import ResponsesRequest, parse_responses
 
 
@@ -24,6 +34,12 @@ class Asked:
     """The session id it names, in whichever place."""
     declared: str | None
     policy: TurnPolicy | None
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Headers of the answer: the declared key, when that is what led to the session."""
+        others = self.named is not None or self.body.previous_response_id is not None
+        return {} if self.declared is None or others else {"X-Hermes-Session-Key": self.declared}
 
     @property
     def resumable(self) -> bool:
@@ -49,7 +65,12 @@ class Asked:
     async def _address(self, coordinator: Coordinator, settings: Settings) -> Address:
         previous = self.body.previous_response_id
         if previous is not None:
-            chain = await continued(coordinator, self.tenant, previous)
+            try:
+                chain = await continued(coordinator, self.tenant, previous)
+            except SessionNotFound:
+                if self.key is None:
+                    raise
+                return NOWHERE  # what its key was answered is told first, and only then that the chain is gone
             if self.named is not None and self.named != chain.session_id:
                 raise _conflict()
             return chain

@@ -23,15 +23,23 @@ class ResponsesDialect:
     """One response, made by one turn."""
 
     def __init__(
-        self, asked: Asked, turn: Turn, settings: GatewaySettings, sent: Mapping[str, str], *, stream: bool
+        self,
+        asked: Asked,
+        turn: Turn,
+        settings: GatewaySettings,
+        sent: Mapping[str, str],
+        *,
+        stream: bool,
+        created_ms: int | None = None,
     ) -> None:
         self._asked = asked
         self._turn = turn
         self._settings = settings
         self._sent = sent
         self._new = chat_messages(asked.body.input_items)
+        self.turn_id = turn.id
         self.response_id = response_id(turn.cid, turn.id)
-        self._created_at = turn.grant.granted_ms // 1000
+        self._created_at = (turn.grant.granted_ms if created_ms is None else created_ms) // 1000
         self._events = ResponseEvents(asked.body, self.response_id, self._created_at, turn.session_id)
         self.stream = stream
         self.resumable = asked.resumable
@@ -84,7 +92,9 @@ class ResponsesDialect:
 
     def error_events(self, error: ErrorAnswer) -> list[bytes]:
         """The last event of a stream that fails."""
-        return self._events.fail(error.code, error.message)
+        return (
+            self._events.cancelled() if error.code == "turn_cancelled" else self._events.fail(error.code, error.message)
+        )
 
     def _ending(self, final: dict[str, object], output: Output, events: list[bytes]) -> Ending:
         body = json.dumps(final, ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -1,21 +1,21 @@
 """`/v1/responses`: one request, top to bottom, and what is kept of it afterwards."""
 
 import asyncio
-from functools import partial
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 
 from aiohttp import web
 
-from coordinator import Coordinator, CoordinatorError, Replay, SessionBusy, TurnView
+from coordinator import Coordinator, CoordinatorError, EventsLost, Replay, SessionBusy, TurnView
 from gateway_adapter import context, replays
-from gateway_adapter.errors import answer_of
+from gateway_adapter.errors import ErrorAnswer, answer_of
 from gateway_adapter.event_stream import ClientStream
-from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.responses.asked import Asked, parse
 from gateway_adapter.responses.dialect import ResponsesDialect
 from gateway_adapter.responses.lookup import RESPONSES, find
 from gateway_adapter.responses.objects import input_item_list
-from gateway_adapter.responses.retold import retold
-from gateway_adapter.responses.stored import asked_of, last_events, object_of
+from gateway_adapter.responses.stored import asked_of, error_block, log_form, object_of
 from gateway_adapter.running import run
 from gateway_adapter.workers import WORKERS
 
@@ -35,10 +35,11 @@ async def accept(request: web.Request, asked: Asked) -> tuple[TurnView, bool]:
     coordinator = request.app[context.COORDINATOR]
     wanted = await asked.turn_request(coordinator, request.app[context.SETTINGS].coordinator)
     accepted = await coordinator.accept(wanted, b"1")
+    request[context.SESSION], request[context.ABOUT] = accepted.session_id, asked.about
     if isinstance(accepted, Replay):
-        request[context.SESSION] = accepted.session_id
-        return accepted.turn, True
-    request[context.SESSION] = accepted.session_id
+        # What it asked is erased with its session, and is the same that is asked now.
+        view = accepted.turn
+        return view if view.about else replace(view, about=asked.body.raw), True
     request.app[WORKERS].start(asked.tenant, accepted)
     return accepted, False
 
@@ -48,7 +49,7 @@ async def _background(request: web.Request, asked: Asked, view: TurnView, again:
     if asked.body.stream:
         client = ClientStream(request, numbered=True)
         after = replays.last_event_id(request)
-        return await replays.send_log(request, client, view, after, headers, partial(last_events, asked.tenant))
+        return await replays.send_log(request, client, view, after, headers, log_form(asked.tenant))
     return web.json_response(object_of(asked.tenant, view), headers=headers)
 
 
@@ -64,9 +65,9 @@ async def _foreground(request: web.Request, asked: Asked) -> web.StreamResponse:
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
                     return await _replay(request, client, asked, turn.replay)
-                about = {"X-Hermes-Scope": turn.scope}
-                if asked.declared is not None and asked.named is None and asked.body.previous_response_id is None:
-                    about["X-Hermes-Session-Key"] = asked.declared
+                if asked.body.stream:
+                    await replays.refuse_going_on(request, turn)
+                about = {"X-Hermes-Scope": turn.scope, **asked.about}
                 request[context.ABOUT] = about
                 dialect = ResponsesDialect(asked, turn, settings, request.headers, stream=asked.body.stream)
                 result = await run(request.app, turn, dialect, client, about)
@@ -75,23 +76,46 @@ async def _foreground(request: web.Request, asked: Asked) -> web.StreamResponse:
         answer = answer_of(error, keyed=asked.key is not None)
         if not client.is_open or answer is None or dialect is None:
             raise
-        await client.send(dialect.error_events(answer))
+        return await _end(request, client, dialect, answer)
+
+
+async def _end(
+    request: web.Request, client: ClientStream, dialect: ResponsesDialect, error: ErrorAnswer
+) -> web.StreamResponse:
+    """Ends a stream whose turn was lost: as everybody is told from then on, where its events are kept."""
+    if not dialect.resumable:
+        await client.send(dialect.error_events(error))
         return await client.close()
+    tenant, view = request[context.TENANT], None
+    with contextlib.suppress(CoordinatorError):
+        view = await _coordinator(request).turn_view(tenant, dialect.turn_id)
+    if view is not None and view.ended:
+        return await replays.send_log(request, client, view, client.last, {}, log_form(tenant))
+    await client.fail(error_block(error, client.last))
+    return await client.close()
 
 
 async def _replay(request: web.Request, client: ClientStream, asked: Asked, replay: Replay) -> web.StreamResponse:
     view = replay.turn
-    after = replays.last_event_id(request)
-    logged = view.state == "running" or view.kept == "events"
-    if view.state == "refused" or not asked.body.stream:
+    if view.state == "refused" or not asked.body.stream or (view.state != "running" and view.kept == "none"):
         return replays.recorded(request, replay)
-    headers = context.session_headers(request) | replays.REPLAYED
-    if logged:
-        return await replays.send_log(request, client, view, after, headers, partial(last_events, asked.tenant))
-    if view.state != "completed" or view.result is None:
-        return replays.recorded(request, replay)
+    about = replays.headers_of(view.result) if view.result else {}
+    headers = {**about, **context.session_headers(request), **replays.REPLAYED}
+    return await _stream(request, client, view, replays.last_event_id(request), headers)
+
+
+async def _stream(
+    request: web.Request, client: ClientStream, view: TurnView, after: int, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Sends the events behind number `after`; from the answer itself where they are no longer kept."""
+    form = log_form(request[context.TENANT])
+    try:
+        return await replays.send_log(request, client, view, after, headers, form)
+    except EventsLost:
+        if after >= 0 or view.state != "completed":
+            raise
     await client.open(headers)
-    await client.send(retold(view.result.body))
+    await client.send(form.end(view))
     return await client.close()
 
 
@@ -104,14 +128,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     text = request.query.get("starting_after")
     after = -1 if text is None else replays.event_number(text, "starting_after", "invalid_starting_after")
     client = ClientStream(request, numbered=True)
-    after = max(after, replays.last_event_id(request))
-    if view.state not in ("accepted", "running") and view.kept != "events":
-        if view.state != "completed" or view.result is None or after >= 0:
-            raise InvalidRequest("This response was not made as a stream.", "stream", "invalid_stream")
-        await client.open({})
-        await client.send(retold(view.result.body))
-        return await client.close()
-    return await replays.send_log(request, client, view, after, {}, partial(last_events, tenant))
+    return await _stream(request, client, view, max(after, replays.last_event_id(request)), {})
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -135,9 +152,9 @@ async def stop(request: web.Request, view: TurnView) -> TurnView:
     current: TurnView | None = view
     try:
         async with asyncio.timeout(_SETTLE_S):
-            while current is not None and current.state in ("accepted", "running"):
+            while current is not None and not current.ended:
                 current = await coordinator.turn_view(tenant, view.turn)
-                if current is not None and current.state in ("accepted", "running"):
+                if current is not None and not current.ended:
                     await asyncio.sleep(0.05)
     except TimeoutError:
         pass  # it stops at its next renewal; what is known now is told

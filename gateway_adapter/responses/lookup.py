@@ -2,10 +2,13 @@
 
 import re
 
-from coordinator import Continuation, Coordinator, SessionNotFound, TurnView
+from coordinator import Continuation, Coordinator, Explicit, SessionNotFound, TurnView
 
 RESPONSES = "responses"
 RUNS = "runs"
+
+NOWHERE = Explicit("ses_m" + 24 * "0" + "_1_" + 16 * "0")
+"""A session that never was: naming it is refused as naming one that is gone."""
 
 _ID = re.compile(r"(resp|run)_([idxm][0-9a-f]{24})_([0-9a-f]{32})")
 

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 
 from coordinator import TurnView
 from gateway_adapter.errors import ErrorAnswer
+from gateway_adapter.replays import LogForm
 from gateway_adapter.responses.asked import Asked, of_record
 from gateway_adapter.responses.lookup import response_id
 from gateway_adapter.responses.objects import ResponseStatus, response_object
-from gateway_adapter.responses.streaming import ResponseEvents
+from gateway_adapter.responses.retold import retold
+from gateway_adapter.responses.streaming import ResponseEvents, event_block
 
 _STATUS: Mapping[str, ResponseStatus] = {
     "accepted": "queued",
@@ -50,13 +52,25 @@ def error_of(view: TurnView) -> dict[str, str] | None:
         return None
     try:
         told = json.loads(view.result.body if view.result else b"")["error"]
-        return {"code": str(told["code"]), "message": str(told["message"])}
+        return {"code": str(told["code"] or "upstream_refused"), "message": str(told["message"])}
     except (ValueError, KeyError, TypeError):
         return {"code": "upstream_failed", "message": "The turn failed."}
 
 
-def last_events(tenant: str, view: TurnView, error: ErrorAnswer) -> list[bytes]:
-    """The last event of a stream whose turn ended without saying so itself; its number follows on the log."""
+def log_form(tenant: str) -> LogForm:
+    """How a response's stream is told to its end, where its log does not."""
+    return LogForm(lambda view: _last_events(tenant, view), error_block)
+
+
+def error_block(error: ErrorAnswer, number: int) -> bytes:
+    """The event that says that the stream does not go on here: whoever does counts from `number`, the one before."""
+    return event_block("error", max(number, 0), {"code": error.code, "message": error.message, "param": error.param})
+
+
+def _last_events(tenant: str, view: TurnView) -> list[bytes]:
+    """A whole answer as events, or the last event of a turn that ended without saying so itself."""
+    if view.state == "completed" and view.result is not None and view.result.body:
+        return retold(view.result.body)
     events = ResponseEvents(
         asked_of(tenant, view).body,
         response_id(view.cid, view.turn),
@@ -64,4 +78,5 @@ def last_events(tenant: str, view: TurnView, error: ErrorAnswer) -> list[bytes]:
         view.session_id,
         first_number=view.event_count,
     )
-    return events.cancelled() if view.state == "cancelled" else events.fail(error.code, error.message)
+    error = error_of(view)
+    return events.fail(error["code"], error["message"]) if error else events.cancelled()

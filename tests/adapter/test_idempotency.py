@@ -174,6 +174,24 @@ async def test_a_key_spent_on_one_address_stays_spent(gateway, upstream):
     assert upstream.count == 1
 
 
+ROUTES = {
+    "/v1/chat/completions": {"model": "ok", "messages": [user("hello")]},
+    "/v1/responses": {"model": "ok", "input": "hello"},
+    "/v1/runs": {"model": "ok", "input": "hello"},
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_key_spent_on_one_route_stays_spent(gateway, upstream, route):
+    """F2: on every other route the same key is 409 `admission_conflict`, and nothing runs."""
+    first = await gateway.request("POST", route, json=ROUTES[route], key="k")
+    assert first.status in (200, 202)
+    for other in ROUTES.keys() - {route}:
+        refused = await gateway.request("POST", other, json=ROUTES[other], key="k")
+        assert (refused.status, refused.code) == (409, "admission_conflict")
+    await upstream.until(lambda up: up.count == 1 and up.running == 0)
+
+
 async def test_keys_belong_to_a_tenant(start, upstream):
     """F1: the same key of two tenants is two keys."""
     gateway = await start(keys=ApiKeys.load(None, "acme:one,beta:two"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -265,6 +265,11 @@ def test_generations_against_a_model(server: StoreServer) -> None:
     of an earlier generation never commits."""
     machine: Any = type("Machine", (Generations,), {"server": server})
     checks = settings(
-        max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        # Fifty steps can be read as they are; looking for fewer takes minutes.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=checks)

@@ -64,7 +64,7 @@ async def test_a_waiter_keeps_its_conversation(stage: Stage) -> None:
 
 
 async def test_the_dead_do_not_keep_a_conversation(stage: Stage) -> None:
-    """E6, B40: a crashed holder's lease and a crashed waiter's place go with it; no member is left behind."""
+    """E6: a crashed holder's lease and a crashed waiter's place go with it; no member is left behind."""
     await stage.granted(T1)
     await stage.begin(T2)
     await stage.end_lease(T1)
@@ -118,7 +118,7 @@ async def test_others_are_untouched(stage: Stage) -> None:
 
 
 async def test_an_entry_without_its_conversation_is_dropped(stage: Stage) -> None:
-    """B64: whichever list it is in, it does not stay there for ever."""
+    """E6: whichever list it is in, it does not stay there for ever."""
     await stage.client.zadd(stage.keys.sessions, {OPENING.cid: 1})
     await stage.client.zadd(stage.keys.tombstones, {MINTED.cid: 1})
     assert await stage.prune(OPENING, MINTED) == 2

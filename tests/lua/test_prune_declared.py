@@ -116,7 +116,7 @@ async def test_a_repeated_step_moves_on_once(stage: Stage) -> None:
 
 
 async def test_a_clock_that_stepped_back_drops_nothing(stage: Stage) -> None:
-    """B16: activity that lies in the future is not past any horizon."""
+    """G9: activity that lies in the future is not past any horizon."""
     await stage.used(HOME)
     await stage.client.zadd(stage.keys.sessions, {HOME.cid: await stage.now_ms() + HOUR_MS})
     async with stage.unchanged():

@@ -77,7 +77,7 @@ async def test_a_repeated_deletion_is_answered_as_the_first(stage: Stage) -> Non
 
 
 async def test_a_deletion_repeated_after_the_conversation_reopened_spares_the_new_session(stage: Stage) -> None:
-    """E1, A3, B62: the first deletion's token is answered, and the session that came after is not touched."""
+    """E1, A3: the first deletion's token is answered, and the session that came after is not touched."""
     first = await stage.used(OPENING)
     named = Target(OPENING.cid, first.session_id)
     await stage.delete(named, token="d1")
@@ -152,7 +152,7 @@ async def test_force_sends_waiters_home(stage: Stage) -> None:
 
 
 async def test_other_sessions_are_untouched(stage: Stage) -> None:
-    """B3, B71: neither an id that begins alike nor any other changes, also where the id looks like a pattern."""
+    """B3: neither an id that begins alike nor any other changes, also where the id looks like a pattern."""
     others = [target_of(TENANT, Explicit(name)) for name in ("chat-421", "chat-4", "chat-42 ", "a", "")]
     for number, other in enumerate(others):
         await stage.granted(f"{number:032x}", other)
@@ -180,7 +180,7 @@ async def test_a_lease_from_before_the_clock_stepped_back_is_one_lease(stage: St
 
 
 async def test_of_deletions_at_once_one_retires(stage: Stage, store_url: str) -> None:
-    """E1, B71: of twenty deletions with tokens of their own one retires the session, nineteen do not find it."""
+    """E1: of twenty deletions with tokens of their own one retires the session, nineteen do not find it."""
     first = await stage.used(OPENING)
     named = Target(OPENING.cid, first.session_id)
     outcomes = await at_once(store_url, 20, lambda racer, number: racer.delete(named, token=f"d{number}"))

@@ -207,7 +207,7 @@ async def test_a_repeated_end_is_answered_as_the_first(stage: Stage) -> None:
 
 
 async def test_a_clock_that_stepped_back_changes_nothing(stage: Stage) -> None:
-    """C5, B16: an hour's step between record and end leaves the one boundary what it is."""
+    """C5: an hour's step between record and end leaves the one boundary what it is."""
     await stage.used(HOME)
     await recorded(stage, "p1", "chat-42")
     await rest(stage, -HOUR_MS)

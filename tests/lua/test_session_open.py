@@ -104,7 +104,7 @@ async def test_opening_is_no_admission(stage: Stage) -> None:
 
 
 async def test_a_clock_that_stepped_back_changes_nothing(stage: Stage) -> None:
-    """B16: times from the future are times like any other."""
+    """G9: times from the future are times like any other."""
     await stage.used(HOME)
     announced = await moved_on(stage)
     await stage.client.zadd(stage.keys.tombstones, {HOME.cid: await stage.now_ms() + HOUR_MS})

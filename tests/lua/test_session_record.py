@@ -58,7 +58,7 @@ async def test_a_conversation_that_only_a_host_uses_outlives_the_retention_of_it
 
 
 async def test_a_bound_id_is_never_bound_again(stage: Stage) -> None:
-    """C3, B66: the same key again is nothing new, another key or source neither, also after a boundary."""
+    """C3: the same key again is nothing new, another key or source neither, also after a boundary."""
     first = await recorded(stage, "p1", "chat-42")
     assert await recorded(stage, "p1", "chat-42") == first
     async with only_records_change(stage):

@@ -134,7 +134,7 @@ async def test_a_repeated_reset_is_answered_as_the_first(stage: Stage) -> None:
 
 
 async def test_a_key_bumps_once_early_and_late(stage: Stage) -> None:
-    """C7, B62: the same key again, when turns ran and when other boundaries came after, answers the same."""
+    """C7: the same key again, when turns ran and when other boundaries came after, answers the same."""
     first = await stage.used(DECLARED)
     reset = await done(stage, digest=KEY, token="r1")
     kept_ms = stage.settings.key_ttl_ms
@@ -211,7 +211,7 @@ async def test_a_lease_from_before_the_clock_stepped_back_is_one_lease(stage: St
 
 
 async def test_one_reset_sent_by_many_at_once_is_one(stage: Stage, store_url: str) -> None:
-    """C7, B62: twenty sendings under one key are answered alike, and one generation passes."""
+    """C7: twenty sendings under one key are answered alike, and one generation passes."""
     await stage.used(DECLARED)
     answers = await at_once(store_url, 20, lambda racer, number: racer.reset(DECLARED, digest=KEY, token=f"r{number}"))
     assert all(answer == answers[0] for answer in answers)

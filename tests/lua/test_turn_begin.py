@@ -87,7 +87,7 @@ async def test_too_late_is_not_carried_out(stage: Stage) -> None:
 
 
 async def test_a_repeated_begin_is_told_its_grant_again(stage: Stage) -> None:
-    """J2, B06: the same turn gets the same grant, session and fence, and leaves the same state."""
+    """J2: the same turn gets the same grant, session and fence, and leaves the same state."""
     await stage.used(CHOSEN, messages=[b"m1"])
     first = await stage.granted(T2, CHOSEN)
     async with stage.unchanged():
