@@ -115,23 +115,23 @@ def _tool_choice(value: object) -> tuple[bytes | None, bool]:
     if isinstance(value, str | None):
         name = choice(value, "tool_choice", _CHOICES)
         return (json_text.dumps(name), name == "required") if name else (None, False)
-    match mapping(value, "tool_choice"):
-        case {"type": "function"} as chosen:
+    chosen = mapping(value, "tool_choice") or {}
+    match chosen.get("type"):
+        case "function":
             return json_text.dumps(_function(chosen, "tool_choice")), True
-        case {"type": "allowed_tools"} as chosen:
-            allowed = {
-                "mode": choice(chosen.get("mode"), "tool_choice.mode", _CHOICES) or "auto",
-                "tools": [
-                    _function(mapping(tool, f"tool_choice.tools[{index}]") or {}, f"tool_choice.tools[{index}]")
-                    for index, tool in enumerate(sequence(chosen.get("tools"), "tool_choice.tools"))
-                ],
-            }
-            return json_text.dumps({"type": "allowed_tools", "allowed_tools": allowed}), allowed["mode"] == "required"
+        case "allowed_tools":
+            mode = choice(chosen.get("mode"), "tool_choice.mode", _CHOICES) or "auto"
+            tools = [
+                _function(tool, f"tool_choice.tools[{index}]")
+                for index, tool in enumerate(sequence(chosen.get("tools"), "tool_choice.tools"))
+            ]
+            allowed = {"mode": mode, "tools": tools}
+            return json_text.dumps({"type": "allowed_tools", "allowed_tools": allowed}), mode == "required"
     raise wrong("tool_choice", f"must be {', '.join(_CHOICES)}, a function or allowed_tools")
 
 
-def _function(chosen: Mapping[str, object], where: str) -> dict[str, object]:
-    if chosen.get("type") != "function":
+def _function(chosen: object, where: str) -> dict[str, object]:
+    if not isinstance(chosen, dict) or chosen.get("type") != "function":
         raise wrong(f"{where}.type", "must be function")
     return {"type": "function", "function": {"name": some_text(chosen.get("name"), f"{where}.name")}}
 

@@ -35,16 +35,16 @@ def item_objects(messages: list[bytes], conversation_id: str) -> list[Fields]:
 
 def _items(message: object) -> list[Fields]:
     match message:
-        case {"role": "tool"}:
-            content = message.get("content")
-            call_id = _text(message.get("tool_call_id"))
+        case {"role": "tool", **rest}:
+            content = rest.get("content")
+            call_id = _text(rest.get("tool_call_id"))
             output = content if isinstance(content, str) else _parts(content, "tool")
             return [{"type": "function_call_output", "status": "completed", "call_id": call_id, "output": output}]
-        case {"role": str(role)}:
-            parts = _parts(message.get("content"), role)
-            if role == "assistant" and (refusal := _text(message.get("refusal"))):
+        case {"role": str(role), **rest}:
+            parts = _parts(rest.get("content"), role)
+            if role == "assistant" and (refusal := _text(rest.get("refusal"))):
                 parts.append(refusal_part(refusal))
-            calls = message.get("tool_calls")
+            calls = rest.get("tool_calls")
             items = [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
             if parts or not items:
                 role = role if role in _ROLES else "unknown"

@@ -20,27 +20,25 @@ def input_items(value: object, param: str) -> list[Item]:
         return [_message({"role": "user", "content": value}, param)]
     if not isinstance(value, list | None):
         raise wrong(param, "must be a string or an array of items")
-    items: list[Item] = []
-    for index, item in enumerate(value or []):
-        where = f"{param}[{index}]"
-        if not isinstance(item, dict):
-            raise wrong(where, "must be an object")
-        match item.get("type"):
-            case "message":
-                items.append(_message(item, where))
-            case None if "role" in item:
-                items.append(_message(item, where))
-            case "function_call":
-                items.append(_call(item, where))
-            case "function_call_output":
-                items.append(_call_output(item, where))
-            case "reasoning":
-                pass
-            case "item_reference" | None:
-                raise wrong(where, "must be an item itself: references to items are not resolved")
-            case _:
-                raise wrong(f"{where}.type", "must be message, function_call, function_call_output or reasoning")
-    return items
+    items = [_item(item, f"{param}[{index}]") for index, item in enumerate(value or [])]
+    return [item for item in items if item is not None]
+
+
+def _item(item: object, where: str) -> Item | None:
+    if not isinstance(item, dict):
+        raise wrong(where, "must be an object")
+    match item.get("type", "message" if "role" in item else None):
+        case "message":
+            return _message(item, where)
+        case "function_call":
+            return _call(item, where)
+        case "function_call_output":
+            return _call_output(item, where)
+        case "reasoning":
+            return None
+        case "item_reference" | None:
+            raise wrong(where, "must be an item itself: references to items are not resolved")
+    raise wrong(f"{where}.type", "must be message, function_call, function_call_output or reasoning")
 
 
 def _message(item: Item, where: str) -> Item:

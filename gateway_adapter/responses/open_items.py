@@ -3,7 +3,7 @@
 An event here is its type and its fields; who sends it numbers it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from gateway_adapter.responses.outputs import (
@@ -109,11 +109,11 @@ class OpenCall:
         """The function's name, as far as it is known."""
         return "".join(self._name)
 
-    def open(self, turn: str, index: int) -> Iterator[Event]:
-        """The events that it is there, and what was added to it before."""
+    def open(self, turn: str, index: int, taken: Collection[str]) -> Iterator[Event]:
+        """The events that it is there, and what was added to it before; `taken` are the call ids of others."""
         self._index = index
         self._id = item_id("fc", turn, index)
-        self.call_id = call_id_of(self.given_id, turn, index)
+        self.call_id = call_id_of(self.given_id, taken, turn, index)
         item = call_item(self._id, "in_progress", self.call_id, self.name, "")
         yield "response.output_item.added", {"output_index": index, "item": item}
         yield from self._told("".join(self._pieces))

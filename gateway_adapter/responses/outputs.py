@@ -1,7 +1,7 @@
 """What a chat completion said, as the output of a response: items, usage, and why it ended."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,27 +35,39 @@ class Output:
 
 def output_of(chat_answer: bytes, turn: str) -> Output:
     """The output that this JSON answer amounts to; its first choice counts. ValueError when it is no chat answer."""
-    answer, raw_message = json_text.loads(chat_answer), assistant_message_of(chat_answer)
-    if not isinstance(answer, dict) or raw_message is None:
+    raw_message = assistant_message_of(chat_answer)
+    answer = json_text.loads(chat_answer) if raw_message is not None else None
+    if raw_message is None or not isinstance(answer, dict):
         raise ValueError("this is no chat answer")
     choice = answer["choices"][0]
     message = choice["message"]
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise ValueError("tool_calls must be a list of objects")
-    said, refusal = text_of(message.get("content")), text_of(message.get("refusal"))
-    parts = [text_part(said, logprobs_of(choice.get("logprobs")))] if said or not (refusal or calls) else []
-    parts += [refusal_part(refusal)] if refusal else []
+    parts = _parts_of(message, logprobs_of(choice.get("logprobs")))
+    if not (parts or calls):
+        parts = [text_part("")]
     incomplete = incomplete_of(choice.get("finish_reason"))
     count = bool(parts) + len(calls)
     statuses = statuses_of(count, incomplete)
     items = [message_item(item_id("msg", turn, 0), statuses[0], parts)] if parts else []
     call_ids: list[str] = []
     for number, call in enumerate(calls, len(items)):
-        call_ids.append(call_id_of(call.get("id"), turn, number))
+        call_ids.append(call_id_of(call.get("id"), call_ids, turn, number))
         name, arguments = function_of(call)
         items.append(call_item(item_id("fc", turn, number), statuses[number], call_ids[-1], name, arguments))
     return Output(items, usage_of(answer.get("usage")), incomplete, with_call_ids(raw_message, call_ids))
+
+
+def _parts_of(message: Mapping[str, object], logprobs: list[Fields]) -> list[Fields]:
+    """What the message says, in its own order, as it would have been streamed."""
+    parts: list[Fields] = []
+    for name, value in message.items():
+        if name == "content" and (text := text_of(value)):
+            parts.append(text_part(text, logprobs))
+        elif name == "refusal" and (refusal := text_of(value)):
+            parts.append(refusal_part(refusal))
+    return parts
 
 
 def item_id(kind: str, turn: str, number: int) -> str:
@@ -66,7 +78,7 @@ def item_id(kind: str, turn: str, number: int) -> str:
 def statuses_of(count: int, incomplete: str | None) -> list[ItemStatus]:
     """The status of each of so many items: what breaks off, breaks off in its last one."""
     last: ItemStatus = "incomplete" if incomplete else "completed"
-    return ["completed"] * (count - 1) + [last] * min(count, 1)
+    return ["completed" if number < count else last for number in range(1, count + 1)]
 
 
 def message_item(item_id: str, status: ItemStatus, content: Sequence[Fields]) -> Fields:
@@ -96,9 +108,9 @@ def call_item(item_id: str, status: ItemStatus, call_id: str, name: str, argumen
     }
 
 
-def call_id_of(given: object, turn: str, number: int) -> str:
-    """The upstream's id of a call, or one of ours for servers that give none: the call's output must name it."""
-    return given if isinstance(given, str) and given else item_id("call", turn, number)
+def call_id_of(given: object, taken: Collection[str], turn: str, number: int) -> str:
+    """The upstream's id of a call; one of ours for servers that give none, or one twice: the call's output names it."""
+    return given if isinstance(given, str) and given and given not in taken else item_id("call", turn, number)
 
 
 def function_of(call: Mapping[str, object]) -> tuple[str, str]:

@@ -104,7 +104,7 @@ def _check_unused(fields: Mapping[str, object]) -> None:
 
 
 def _previous(fields: Mapping[str, object]) -> str | None:
-    """Any text may be asked for, most are found nowhere; this refuses what is no text that a store could be asked for."""
+    """The id, when it is a text that a store can be asked for; most texts will be found nowhere."""
     previous = text(fields.get("previous_response_id"), "previous_response_id")
     if previous is None:
         return None

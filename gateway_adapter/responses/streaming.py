@@ -31,11 +31,12 @@ _ID_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))id(?::[^\r\n]*)?(?:\r\n|\r|\n)")
 
 
 class ResponseEvents:
-    """Reads the event blocks of a chat stream and gives back those of the response, numbered from 0 without gaps.
+    """Reads the event blocks of a chat stream and gives back those of the response, numbered without gaps.
 
     The order of calls is `start()`, then `add()` for each block or `whole()` for a JSON answer, then one of `finish()`,
-    `fail()` and `cancelled()`. Items are told in the order in which they begin, and are done at the end, since pieces of
-    a chat's message and of its calls may come mixed. Times are seconds since the epoch.
+    `fail()` and `cancelled()`. Items are told in the order in which they begin, and are done at the end, since pieces
+    of a chat's message and of its calls may come mixed. Times are seconds since the epoch. Whoever goes on where
+    another stopped says with `first_number` how many events there are.
     """
 
     def __init__(
@@ -72,10 +73,8 @@ class ResponseEvents:
 
     def start(self) -> list[bytes]:
         """The first events, before the upstream has said anything."""
-        response = self._response("in_progress")
-        return self._blocks(
-            [("response.created", {"response": response}), ("response.in_progress", {"response": response})]
-        )
+        begun: Fields = {"response": self._response("in_progress")}
+        return self._blocks([("response.created", begun), ("response.in_progress", begun)])
 
     def add(self, block: bytes) -> list[bytes]:
         """The events that one event block of the chat stream amounts to; none for one that fails."""
@@ -112,7 +111,7 @@ class ResponseEvents:
         )
         done = (event for item, status in zip(self._items, statuses, strict=True) for event in item.closed(status))
         response = self._response(output.status, output=output, completed_at=completed_at)
-        last = (f"response.{output.status}", {"response": response})
+        last: Event = (f"response.{output.status}", {"response": response})
         return blocks + self._blocks([*done, last]), output, response
 
     def fail(self, code: str, message: str) -> list[bytes]:
@@ -180,7 +179,7 @@ class ResponseEvents:
     def _opened(self, call: OpenCall) -> Iterator[Event]:
         index = len(self._items)
         self._items.append(call)
-        yield from call.open(self._turn, index)
+        yield from call.open(self._turn, index, [other.call_id for other in self._calls.values()])
 
     def _remaining(self) -> Iterator[Event]:
         """Calls that never had a name are told all the same; an answer that says nothing is an empty message."""

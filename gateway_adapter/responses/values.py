@@ -1,6 +1,7 @@
 """Values of a body, each checked where it is read. What is wrong is InvalidRequest, named by its place in the body.
 
-A place is written like `tools[0].name`, its code is `invalid_` and the first name in it. JSON null is the same as missing.
+A place is written like `tools[0].name`, its code is `invalid_` and the first name in it. JSON null is the same as
+missing.
 """
 
 import re
