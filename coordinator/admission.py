@@ -273,14 +273,15 @@ class Admission:
         if view is None or not self._to_be_awaited(attempt, view):
             return view
         async with self._mailbox.following(channel) as news:
-            while view is not None and self._to_be_awaited(attempt, view):
+            while True:
+                news.clear()
+                view = await self._look(attempt, seen)
+                if view is None or not self._to_be_awaited(attempt, view):
+                    return view
                 self._check_draining()
                 # The lease's end is no news: nobody is there to tell it.
                 wait_ms = min(self._settings.poll_ms, max(view.left_ms, 20)) if view.left_ms else self._settings.poll_ms
                 await _pause(news, wait_ms / 1000)
-                news.clear()
-                view = await self._look(attempt, seen)
-        return view
 
     @staticmethod
     def _to_be_awaited(attempt: Attempt, view: TurnView) -> bool:

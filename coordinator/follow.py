@@ -39,20 +39,11 @@ class Followers:
             CommitUnconfirmed: the store was away for longer than a lease.
             Draining: this replica lets nobody wait any more.
         """
-        number, quiet_s, answered, seen = after, 0.0, monotonic(), False
+        number, quiet_s, seen = after, 0.0, False
         async with self._mailbox.following(TenantKeys(tenant).events(view.turn)) as news:
             while True:
                 news.clear()
-                try:
-                    # State first, log second: of a turn that had ended the log is whole.
-                    current = await self._views.turn(tenant, view.turn)
-                    found = [event async for event in self._views.numbered_events(tenant, view.turn, number)]
-                    answered = monotonic()
-                except StoreUnavailable:  # a short absence, which the turn itself outlives too
-                    if monotonic() > answered + self._settings.lease_ms / 1000:
-                        raise CommitUnconfirmed("the store did not say what became of the turn") from None
-                    await asyncio.sleep(_RETRY_S)
-                    continue
+                current, found = await self._look(tenant, view.turn, number)
                 if current is None and seen:
                     raise TurnCancelled("the turn's session was deleted")
                 if current is None or (not seen and number >= _told(current)):
@@ -64,7 +55,7 @@ class Followers:
                     number = number_
                     yield number, event
                 if current.ended:
-                    if number + 1 < current.event_count or number >= _told(current):
+                    if not current.event_count <= number + 1 <= _told(current):
                         raise EventsLost("the rest of the events is not kept")
                     return
                 if self._draining():
@@ -79,6 +70,19 @@ class Followers:
                 if quiet_s >= idle_s:
                     quiet_s = 0.0
                     yield None
+
+    async def _look(self, tenant: str, turn: str, number: int) -> tuple[TurnView | None, list[Event]]:
+        """The turn and its events behind that number, through short absences of the store."""
+        until = monotonic() + self._settings.lease_ms / 1000
+        while True:
+            try:
+                # State first, log second: of a turn that had ended the log is whole.
+                current = await self._views.turn(tenant, turn)
+                return current, [event async for event in self._views.numbered_events(tenant, turn, number)]
+            except StoreUnavailable:
+                if monotonic() > until:
+                    raise CommitUnconfirmed("the store did not say what became of the turn") from None
+            await asyncio.sleep(_RETRY_S)
 
 
 def _told(view: TurnView) -> int:

@@ -27,6 +27,8 @@ class Mailbox:
         self._channel = MAILBOXES + replica
         self._wanted: dict[str, asyncio.Event] = {}
         self._followed: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._tuned: set[str] = set()
+        self._tuning = asyncio.Lock()
         self._subscription: Any = None
         self._task: asyncio.Task[None] | None = None
 
@@ -53,29 +55,32 @@ class Mailbox:
 
     @contextlib.asynccontextmanager
     async def following(self, channel: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever something is published there: all followers share this replica's connection."""
+        """An event that is set whenever something is published there, and once the store listens for it: what a look
+        between the two may have missed is seen by the next. All followers share this replica's connection."""
         event = asyncio.Event()
-        first = channel not in self._followed
         self._followed[channel].add(event)
-        if first:
-            await self._subscribe(channel)
         try:
+            await self._tune(channel)
             yield event
         finally:
             self._followed[channel].discard(event)
             if not self._followed[channel]:
                 del self._followed[channel]
-                await self._unsubscribe(channel)
+                await self._tune(channel)
 
-    async def _subscribe(self, channel: str) -> None:
-        if self._subscription:
-            with contextlib.suppress(Exception):  # the line is cut: it is opened again with this channel on it
-                await self._subscription.subscribe(channel)
-
-    async def _unsubscribe(self, channel: str) -> None:
-        if self._subscription:
-            with contextlib.suppress(Exception):
-                await self._subscription.unsubscribe(channel)
+    async def _tune(self, channel: str) -> None:
+        between the two may have missed is seen by the next. All followers share this connection."""
+        async with self._tuning:
+            wanted = channel in self._followed
+            if self._subscription is None or wanted == (channel in self._tuned):
+                return
+            with contextlib.suppress(Exception):  # the line is cut: it is opened again with what is followed then
+                if wanted:
+                    self._tuned.add(channel)
+                    await self._subscription.subscribe(channel)
+                else:
+                    self._tuned.discard(channel)
+                    await self._subscription.unsubscribe(channel)
 
     def wake_all(self) -> None:
         """Sets every event, so that whoever waits looks again."""
@@ -87,10 +92,12 @@ class Mailbox:
             client = self._store.listener()
             try:
                 async with client.pubsub() as subscription:
-                    await subscription.subscribe(self._channel, *self._followed)
-                    self._subscription = subscription
+                    async with self._tuning:
+                        self._tuned = set(self._followed)
+                        await subscription.subscribe(self._channel, *self._tuned)
+                        self._subscription = subscription
                     while True:
-                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=30)
+                        message = await subscription.get_message(timeout=30)
                         if message is not None:
                             self._deliver(message)
             except Exception:  # noqa: BLE001 - whatever cut the line, it is opened again; polls cover meanwhile
@@ -103,6 +110,8 @@ class Mailbox:
     def _deliver(self, message: dict[str, Any]) -> None:
         for news in self._followed.get(message["channel"].decode(), ()):
             news.set()
+        if message["type"] != "message":
+            return
         word, _, turn = message["data"].decode("ascii", "replace").partition(" ")
         if word == "wake" and (event := self._wanted.get(turn)):
             event.set()

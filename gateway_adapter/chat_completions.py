@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: one request, top to bottom."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from coordinator import (
     Declared,
     Explicit,
     Implicit,
+    Replay,
     Result,
     Settings,
     Turn,
@@ -122,10 +124,11 @@ async def post(request: web.Request) -> web.StreamResponse:
                 context.outlives_its_client(request, resumable=asked.key is not None)
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
+                    request[context.ABOUT] = await _about_replay(request, asked, turn.replay)
                     return await replays.send(request, client, turn.replay, asked.body)
                 if asked.body.stream:
                     await replays.refuse_going_on(request, turn)
-                request[context.ABOUT] = _about(asked, turn)
+                request[context.ABOUT] = _about(asked, turn.scope)
                 dialect = ChatDialect(asked, request.app[context.SETTINGS], request.headers)
                 result = await run(request.app, turn, dialect, client, request[context.ABOUT])
                 return replays.json_response(request, result) if result else client.response
@@ -199,10 +202,21 @@ class ChatDialect:
         return [*self._asked.new_input, message] if message is not None else []
 
 
-def _about(asked: ChatRequest, turn: Turn) -> dict[str, str]:
+def _about(asked: ChatRequest, scope: str | None) -> dict[str, str]:
     """The scope, and the declared key when it was what led to the session."""
-    effective = asked.declared is not None and asked.named is None
-    return {"X-Hermes-Scope": turn.scope} | ({"X-Hermes-Session-Key": asked.declared or ""} if effective else {})
+    key = asked.declared if asked.named is None else None
+    told = {"X-Hermes-Scope": scope, "X-Hermes-Session-Key": key}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+async def _about_replay(request: web.Request, asked: ChatRequest, replay: Replay) -> dict[str, str]:
+    """The same for an earlier turn. Ended, it has the scope among its recorded headers; one that runs has none yet."""
+    scope = None
+    if replay.turn.state == "running":
+        with contextlib.suppress(CoordinatorError):
+            view = await request.app[context.COORDINATOR].session(request[context.TENANT], replay.session_id)
+            scope = view.scope
+    return _about(asked, scope)
 
 
 def _said(what: str, value: str | None) -> str:

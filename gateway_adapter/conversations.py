@@ -8,6 +8,7 @@ from coordinator import Coordinator, Minted, SessionView
 from gateway_adapter import context
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.requests import parse_object, session_id
+from gateway_adapter.responses import values
 from gateway_adapter.responses.conversations import conversation_object, item_objects, items_to_messages
 
 
@@ -59,7 +60,9 @@ async def add_items(request: web.Request) -> web.Response:
         raise InvalidRequest("items must be a list that is not empty.", "items", "invalid_items")
     coordinator, tenant = _coordinator(request), request[context.TENANT]
     await coordinator.edit_session(tenant, wanted, messages=messages)
-    return _page(item_objects(messages, wanted))
+    every = await coordinator.messages(tenant, wanted)
+    before = len(item_objects(every[: len(every) - len(messages)], wanted))
+    return _page(item_objects(every, wanted)[before:])
 
 
 def _page(items: list[dict[str, object]]) -> web.Response:
@@ -77,12 +80,7 @@ async def _fields(request: web.Request) -> dict[str, object]:
 
 
 def _metadata(fields: dict[str, object]) -> dict[str, str]:
-    metadata = fields.get("metadata")
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise InvalidRequest("metadata must be an object of strings.", "metadata", "invalid_metadata")
-    return metadata
+    return values.metadata(fields.get("metadata")) or {}
 
 
 def _messages(fields: dict[str, object]) -> list[bytes]:

@@ -72,26 +72,19 @@ async def send_log(
     Raises:
         EventsLost: before the stream opens; later it is its last event.
     """
-    coordinator, tenant, number = request.app[context.COORDINATOR], request[context.TENANT], after
+    coordinator, tenant = request.app[context.COORDINATOR], request[context.TENANT]
+    number, ended = after, None
     try:
         async with contextlib.aclosing(coordinator.follow(tenant, view, after)) as events:
             async for found in events:
                 if client.is_gone:
                     return client.response
-                if not client.is_open:
-                    await client.open(headers)
-                if found is None:
-                    await client.keep_alive()
-                else:
-                    number = found[0]
-                    await client.send([found[1]], number)
+                await _send_one(client, found, headers)
+                number = found[0] if found else number
         ended = await coordinator.turn_view(tenant, view.turn)
-        if ended is None:
-            raise TurnCancelled("the turn's session was deleted")
     except TurnCancelled:
         if not client.is_open:
             raise
-        ended = replace(view, state="cancelled", kept="none", event_count=number + 1)
     except CoordinatorError as error:
         if not client.is_open:
             raise
@@ -99,9 +92,20 @@ async def send_log(
         return await client.close()
     if not client.is_open:
         await client.open(headers)
+    if ended is None:  # its session was deleted
+        ended = replace(view, state="cancelled", kept="none", event_count=number + 1)
     if ended.kept != "events" and number < ended.event_count:
         await client.send(form.end(ended), ended.event_count)
     return await client.close()
+
+
+async def _send_one(client: ClientStream, found: tuple[int, bytes] | None, headers: Mapping[str, str]) -> None:
+    if not client.is_open:
+        await client.open(headers)
+    if found is None:
+        await client.keep_alive()
+    else:
+        await client.send([found[1]], found[0])
 
 
 async def refuse_going_on(request: web.Request, turn: Turn) -> None:

@@ -131,6 +131,11 @@ async def _stream(
     headers = {**answer.headers, **about}
     await client.open({"X-Hermes-Session-Id": turn.session_id, **headers, **NO_RETRY})
     out = dialect.start()
+    if out:
+        if dialect.resumable:
+            await turn.append(out)
+        await client.send(out)
+        out = []
     async with arriving(events, _BATCH_S if dialect.resumable else 0) as batches:
         async for batch in batches:
             for block in batch:

@@ -11,6 +11,9 @@ DONE = b"data: [DONE]\n\n"
 _END = re.compile(rb"\r\n\r?\n|\r\n\r|\n[\r\n]|\r\r")
 _CONTENT = re.compile(rb"[^\r\n]")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+# A byte order mark, and the blank lines that may stand before an event, belong before its first line.
+_BEFORE = re.compile(rb"\A(?:\xef\xbb\xbf)?[\r\n]*")
+_ID_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))id(?::[^\r\n]*)?(?:\r\n|\r|\n)")
 
 
 class EventSplitter:
@@ -69,8 +72,13 @@ def is_done(block: bytes) -> bool:
 
 
 def with_id(block: bytes, number: int) -> bytes:
-    """The event under a number, by which a client says where it was cut off."""
-    return b"id: %d\n" % number + block.lstrip(b"\r\n")
+    """The event with `id: <number>` for its first line, which a client that lost the line sends as `Last-Event-ID`.
+
+    An id that the upstream gave it goes: the last of two would count. Nothing else changes.
+    """
+    before = _BEFORE.match(block)
+    start = before.end() if before else 0
+    return block[:start] + b"id: %d\n" % number + _ID_LINE.sub(b"", block[start:])
 
 
 def event(data: bytes) -> bytes:

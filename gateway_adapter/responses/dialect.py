@@ -1,9 +1,9 @@
 """How `/v1/responses` and `/v1/runs` speak, over an upstream that speaks chat completions."""
 
-import json
 from collections.abc import Mapping
 
 from coordinator import Result, Turn
+from gateway_adapter import json_text
 from gateway_adapter.errors import ErrorAnswer
 from gateway_adapter.executors.base import Answer, UpstreamFailed
 from gateway_adapter.requests import with_members
@@ -97,5 +97,4 @@ class ResponsesDialect:
         )
 
     def _ending(self, final: dict[str, object], output: Output, events: list[bytes]) -> Ending:
-        body = json.dumps(final, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        return Ending(Result(status=200, body=body), [*self._new, output.message], events)
+        return Ending(Result(status=200, body=json_text.dumps(final)), [*self._new, output.message], events)

@@ -15,7 +15,14 @@ def retold(body: bytes) -> list[bytes]:
 
 
 def _events(response: dict[str, object]) -> Iterator[_Event]:
-    begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    begun = {
+        **response,
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "completed_at": None,
+        "incomplete_details": None,
+    }
     yield "response.created", {"response": begun}
     yield "response.in_progress", {"response": begun}
     output = response["output"]

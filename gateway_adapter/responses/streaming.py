@@ -1,6 +1,5 @@
 """From the stream of a chat completion to the events of a response."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gateway_adapter import json_text
@@ -25,9 +24,6 @@ from gateway_adapter.sse import data_of
 CANCELLED: Mapping[str, object] = {"code": "turn_cancelled", "message": "The response was cancelled."}
 
 _SAID_NOTHING = b'{"role":"assistant","content":""}'
-# A byte order mark, and the blank lines that may stand before an event, belong before its first line.
-_BEFORE = re.compile(rb"\A(?:\xef\xbb\xbf)?[\r\n]*")
-_ID_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))id(?::[^\r\n]*)?(?:\r\n|\r|\n)")
 
 
 class ResponseEvents:
@@ -201,13 +197,3 @@ def event_block(kind: str, number: int, fields: Mapping[str, object]) -> bytes:
     """One event of a response; `number` is its place in the stream, from 0."""
     data = json_text.dumps({"type": kind, "sequence_number": number, **fields})
     return b"event: " + kind.encode("ascii") + b"\ndata: " + data + b"\n\n"
-
-
-def with_id(block: bytes, number: int) -> bytes:
-    """The event with `id: <number>` for its first line, which a client that lost the line sends as `Last-Event-ID`.
-
-    An id that the upstream gave it goes: the last of two would count. Nothing else changes.
-    """
-    before = _BEFORE.match(block)
-    start = before.end() if before else 0
-    return block[:start] + b"id: %d\n" % number + _ID_LINE.sub(b"", block[start:])

@@ -11,7 +11,7 @@ from gateway_adapter.responses.messages import chat_messages
 from gateway_adapter.responses.objects import response_object
 from gateway_adapter.responses.outputs import output_of
 from gateway_adapter.responses.request import chat_body, parse_responses
-from gateway_adapter.responses.streaming import with_id
+from gateway_adapter.sse import with_id
 from tests.adapter.responses_unit.shapes import (
     CREATED_AT,
     MESSAGE,
