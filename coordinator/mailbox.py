@@ -69,7 +69,7 @@ class Mailbox:
                 await self._tune(channel)
 
     async def _tune(self, channel: str) -> None:
-        between the two may have missed is seen by the next. All followers share this connection."""
+        """Listens to the channel, or no longer, as is wanted by now: one change at a time, so that none overtakes."""
         async with self._tuning:
             wanted = channel in self._followed
             if self._subscription is None or wanted == (channel in self._tuned):
