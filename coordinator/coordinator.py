@@ -21,6 +21,7 @@ from coordinator.errors import (
 from coordinator.fleet import Fleet, ReplicaView
 from coordinator.follow import Followers
 from coordinator.identity import (
+    Continuation,
     Declared,
     Explicit,
     Minted,
@@ -138,16 +139,17 @@ class Coordinator:
             background=self._background,
         )
 
-    async def accept(self, request: TurnRequest, work: bytes) -> TurnView | Replay:
-        """Writes a turn down with its request (opaque bytes), to be granted later by `resume`, here or elsewhere. Its
-        key is taken from here on. A replay may be of a turn in any state.
+    async def accept(self, request: TurnRequest) -> TurnView | Replay:
+        """Writes a turn down, with what its request says `about` itself, to be granted later by `resume`, here or
+        elsewhere. Its key is taken from here on. A replay may be of a turn in any state.
 
         Raises what entering a turn raises.
         """
         self._serve(request.tenant)
         turn = new_turn()
         attempt = self._admission.attempt(request, turn)
-        attempt.work = work
+        # What it follows on has to hold when it is granted, too: it may have to fork then.
+        attempt.work = b"all" if attempt.length is None else str(attempt.length).encode()
         admitted = await self._admission.admit(attempt)
         if isinstance(admitted, Replay):
             return admitted
@@ -158,9 +160,9 @@ class Coordinator:
 
     def resume(self, tenant: str, view: TurnView) -> Turn:
         """The turn that was accepted: enter it with `async with`. It waits for its conversation as long as it takes."""
-        request = TurnRequest(
-            tenant=tenant, address=Explicit(view.session_id), route=view.route, policy="wait", stored=view.stored
-        )
+        here = view.session_id
+        address = Explicit(here) if view.request == b"all" else Continuation(here, int(view.request))
+        request = TurnRequest(tenant=tenant, address=address, route=view.route, policy="wait", stored=view.stored)
         return self._turn(request, resumes=view)
 
     async def claim(self, tenant: str) -> list[TurnView]:

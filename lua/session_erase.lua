@@ -31,9 +31,11 @@ end
 for i = 4, #ARGV do
   local record, events = KEYS[2 * i - 4], KEYS[2 * i - 3]
   if redis.call('ZREM', leftovers, ARGV[i]) == 1 then
-    local key = redis.call('HGET', record, 'key')
-    redis.call('UNLINK', events)
-    if key and key ~= '' then
+    local key, of = unpack(redis.call('HMGET', record, 'key', 'cid'))
+    if of and of ~= cid then
+      -- It was accepted here and had to fork: it is another conversation's now.
+    elseif key and key ~= '' then
+      redis.call('UNLINK', events)
       redis.call('HDEL', record, 'request', 'about')
       if redis.call('HGET', record, 'kept') == 'events' then
         redis.call('HSET', record, 'kept', 'body')
@@ -45,7 +47,7 @@ for i = 4, #ARGV do
         redis.call('HSET', record, 'kept', 'none', 'body', '', 'headers', '')
       end
     else
-      redis.call('UNLINK', record)
+      redis.call('UNLINK', record, events)
     end
   end
 end

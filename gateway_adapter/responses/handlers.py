@@ -34,7 +34,7 @@ async def accept(request: web.Request, asked: Asked) -> tuple[TurnView, bool]:
     """Writes background work down and has it started. Returns its turn, and whether it was there before."""
     coordinator = request.app[context.COORDINATOR]
     wanted = await asked.turn_request(coordinator, request.app[context.SETTINGS].coordinator)
-    accepted = await coordinator.accept(wanted, b"1")
+    accepted = await coordinator.accept(wanted)
     request[context.SESSION], request[context.ABOUT] = accepted.session_id, asked.about
     if isinstance(accepted, Replay):
         # What it asked is erased with its session, and is the same that is asked now.

@@ -14,7 +14,8 @@ _ID = re.compile(r"(resp|run)_([idxm][0-9a-f]{24})_([0-9a-f]{32})")
 
 
 def response_id(cid: str, turn: str) -> str:
-    """The id of the response that a turn makes: it leads to the turn without a look-up."""
+    """The id of the response that a turn makes: it leads to the turn without a look-up. The conversation in it is the
+    one that the turn was accepted in; should it have had to fork when it was granted, it is in another since."""
     return f"resp_{cid}_{turn}"
 
 
@@ -29,17 +30,23 @@ async def find(coordinator: Coordinator, tenant: str, wanted: str) -> TurnView:
     Raises:
         SessionNotFound: unknown, deleted, not stored, another tenant's, or of a session that is no more.
     """
-    match = _ID.fullmatch(wanted)
-    view = await coordinator.turn_view(tenant, match[3]) if match else None
-    known = match is not None and view is not None and view.cid == match[2] and view.route in (RESPONSES, RUNS)
-    if view is None or not known or not view.stored or view.hidden or not await coordinator.is_current(tenant, view):
+    view = await _stored(coordinator, tenant, wanted)
+    if view is None:
         raise SessionNotFound("no such response")
     return view
 
 
 async def continued(coordinator: Coordinator, tenant: str, previous: str) -> Continuation:
     """Where a request goes on that names the response before it. Raises SessionNotFound."""
-    view = await find(coordinator, tenant, previous)
-    if view.state != "completed":
-        raise SessionNotFound("no such response")
+    view = await _stored(coordinator, tenant, previous)
+    if view is None or view.state != "completed":
+        raise SessionNotFound("no such session")  # as is said to those whose session goes while they wait
     return Continuation(view.session_id, view.length)
+
+
+async def _stored(coordinator: Coordinator, tenant: str, wanted: str) -> TurnView | None:
+    match = _ID.fullmatch(wanted)
+    view = await coordinator.turn_view(tenant, match[3]) if match else None
+    if view is None or view.route not in (RESPONSES, RUNS) or not view.stored or view.hidden:
+        return None
+    return view if await coordinator.is_current(tenant, view) else None

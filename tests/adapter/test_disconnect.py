@@ -29,7 +29,7 @@ async def ask_and_leave(gateway, upstream, model, **options):
 @pytest.mark.parametrize("model", SILENT)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_nobody_can_fetch_is_ended(start, upstream, store_server, on_disconnect, key, model, stream):
-    """H4: noticed in silence: the upstream is closed within two seconds, the lease free, no half turn in the history."""
+    """H4: noticed in silence: upstream closed within two seconds, the lease free, no half turn in the history."""
     gateway, other = await start(on_disconnect=on_disconnect), await start()
     left = await ask_and_leave(gateway, upstream, model, stream=stream, key=key)
     await upstream.until(lambda up: up.aborted == 1)
@@ -102,7 +102,7 @@ async def test_a_joiner_that_leaves_disturbs_nobody(start, upstream, store_serve
 
 
 async def test_leaving_at_any_moment_costs_nobody_anything(start, upstream, store_server):
-    """H4, B53: of sixty clients that leave at random moments every session is free afterwards, and no turn is half kept."""
+    """H4, B53: sixty clients leave at various moments: every session is free afterwards, no turn is half kept."""
     gateway = await start(max_running=20)
 
     async def leave_after(number):

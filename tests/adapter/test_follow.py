@@ -36,7 +36,7 @@ async def test_a_retry_follows_from_the_first_event(start, upstream):
 
 
 async def test_many_follow_without_a_connection_each(start, upstream, store_server):
-    """F3: thirty on two replicas, JSON among them: one upstream call, one answer, and no connection more to the store."""
+    """F3: thirty on two replicas, JSON too: one upstream call, one answer, no connection more to the store."""
     gateways = [await start(), await start()]
     async with listen(gateways[0]) as first:
         await first.until(b"one")

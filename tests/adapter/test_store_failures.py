@@ -56,7 +56,7 @@ async def ask_all(gateway):
 async def test_a_store_that_cannot_serve(start_own, own_server, upstream, kind):
     """J1, G13: 503 `storage_unavailable` as JSON within two seconds on every route, and nothing of it runs later; once
     the store is back the same requests run at once, without a restart."""
-    gateway = await start_own()
+    gateway = await (start_own() if kind == "frozen" else start_own(patience_ms=SHORT_MS))
     assert (await gateway.chat("warm", session_id="warm")).status == 200
     async with fault(kind, own_server):
         began = time.monotonic()

@@ -436,7 +436,7 @@ async def test_a_grant_that_arrives_while_draining_is_taken_back(start, store_se
 async def test_accepted_work_is_granted_though_an_answer_was_lost(start, store_server, stop):
     """I4, J2: nobody could be told to send it again; it asks until it hears, and has one grant."""
     coordinator = await start(poll_ms=100)
-    view = await coordinator.accept(ask(stored=True), b"work")
+    view = await coordinator.accept(ask(stored=True))
     stop.losing("turn_begin", times=2)
     async with coordinator.resume(TENANT, view) as turn:
         assert turn.id == view.turn
@@ -447,7 +447,7 @@ async def test_accepted_work_is_granted_though_an_answer_was_lost(start, store_s
 async def test_accepted_work_is_left_alone_by_a_replica_that_leaves(start, store_server):
     """J6, I4: while draining it claims nothing: it could only keep the work from those who would start it."""
     leaving, other = await start(vouch_ms=200), await start(vouch_ms=200)
-    view = await leaving.accept(ask(stored=True), b"work")
+    view = await leaving.accept(ask(stored=True))
     leaving.drain()
     await until(lambda: (store_server.cli("ZCOUNT", "coord1:{default}:accepted", "-inf", now_ms(store_server))) == 1)
     assert await leaving.claim(TENANT) == []
@@ -463,7 +463,7 @@ def now_ms(server):
 async def test_accepted_work_that_started_meanwhile_is_asked_to_stop(start, store_server):
     """G7, G8: it is not declared over under the hands of who runs it: what runs is asked to stop."""
     coordinator = await start()
-    view = await coordinator.accept(ask(stored=True), b"work")
+    view = await coordinator.accept(ask(stored=True))
     async with coordinator.resume(TENANT, view) as turn:
         assert await coordinator.give_up(TENANT, view) is False
         assert await coordinator.give_up(TENANT, view, answer("failed")) is False
