@@ -14,10 +14,10 @@ PIP  := $(RUN) pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test lint check bench fmt clean
+.PHONY: help setup run test test-faults lint check bench fmt clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## make .venv and install the project and its tools into it
 
@@ -26,6 +26,9 @@ run: $(VENV)/.ready ## serve on 127.0.0.1, embedded store, echo model [PORT=8080
 
 test: $(VENV)/.ready ## run the tests [TESTS=tests/lua ARGS='-k reset']
 	$(RUN) pytest $(ARGS) $(TESTS)
+
+test-faults: $(VENV)/.ready ## the long fault scenarios, half an hour at most [FAULTS_SEED=1 ARGS='-k killed']
+	timeout 1800 $(RUN) pytest -m slow -s $(ARGS) tests/faults
 
 lint: $(VENV)/.ready ## check style, types and the Lua scripts
 	$(RUN) ruff check .

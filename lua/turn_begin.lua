@@ -148,8 +148,10 @@ if exclusive then
   all.waiters, all.gone = split_waiters(queue, waiting, now, vouch_ms)
 end
 
--- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now.
+-- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now. For what was accepted
+-- it was judged then.
 local resting = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
+  and not resumes
 local reason = resting and boundary_due(rests_since(integer(found[8] or '0', 'active_ms'), all.dead, running), now, idle_ms, ARGV[25])
 if reason then
   retire({conversation = conversation, live = live, turns = turns, leftovers = leftovers, queue = queue, messages = messages,
@@ -259,6 +261,7 @@ if idempotency then
 end
 if request ~= '' then
   redis.call('ZADD', accepted, digits(now + vouch_ms), turn)
+  redis.call('HSET', conversation, 'active_ms', at)
   return {'accepted', now, session, digits(generation), nonce}
 end
 redis.call('HSET', conversation, 'fence', number, 'turn', turn, 'holder', replica, 'active_ms', at)

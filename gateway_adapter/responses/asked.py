@@ -48,7 +48,9 @@ class Asked:
 
     async def turn_request(self, coordinator: Coordinator, settings: Settings) -> TurnRequest:
         """The same as the coordinator is asked. Raises SessionNotFound for a chain that leads nowhere."""
-        sent = [f"{what}:{value}" for what, value in (("id", self.named), ("key", self.declared)) if value is not None]
+        source = None if self.declared is None else settings.source
+        parts = (("id", self.named), ("key", self.declared), ("source", source))
+        sent = [f"{what}:{value}" for what, value in parts if value is not None]
         return TurnRequest(
             tenant=self.tenant,
             address=await self._address(coordinator, settings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -119,3 +120,36 @@ def end_lease(server: StoreServer) -> None:
     key = "coord1:{default}:running"
     for turn in server.cli("ZRANGE", key, 0, -1):
         server.cli("ZADD", key, "XX", 1, turn)
+
+
+def said(reply: Reply) -> tuple[Any, ...]:
+    """What an answer says, in either form: ids, text, tool calls, finish reason and usage."""
+    if not reply.headers["Content-Type"].startswith("text/event-stream"):
+        body = reply.json()
+        (choice,) = body["choices"]
+        message = choice["message"]
+        made = [(call["id"], call["function"]) for call in message.get("tool_calls") or []]
+        return body["id"], message["content"] or "", made, choice["finish_reason"], body.get("usage")
+    chunks = [json.loads(event) for event in reply.events() if event != "[DONE]"]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    calls: dict[int, dict[str, str]] = {}
+    for delta in (part for choice in choices for part in choice["delta"].get("tool_calls") or []):
+        call = calls.setdefault(delta["index"], {"id": delta.get("id"), "name": "", "arguments": ""})
+        for name in ("name", "arguments"):
+            call[name] += delta["function"].get(name) or ""
+    listed = [(call["id"], {"name": call["name"], "arguments": call["arguments"]}) for call in calls.values()]
+    (finish,) = {choice["finish_reason"] for choice in choices} - {None}
+    usage = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    return chunks[0]["id"], reply.text(), listed, finish, usage[0] if usage else None
+
+
+def check_envelope(reply: Reply, status: int, code: str) -> None:
+    """The refusal is what OpenAI clients expect, and says that it is final."""
+    assert (reply.status, reply.code) == (status, code), reply.body
+    assert reply.headers["Content-Type"].startswith("application/json")
+    assert set(reply.json()) == {"error"}
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert reply.headers["x-should-retry"] == "false"

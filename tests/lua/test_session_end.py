@@ -239,3 +239,14 @@ async def test_a_resting_conversation_is_not_touched_by_a_harmless_end(stage: St
     assert await stage.open(HOME) != Word("not_found")
     assert await stage.begin(T3, HOME, settings={"idle_ms": IDLE_MS}) is not None
     assert await generation(stage) == 2
+
+
+async def test_an_end_is_told_with_the_generation_it_left(stage: Stage) -> None:
+    """C6, K1: its record names the generation that was current then, and is kept as long as any."""
+    await recorded(stage, "p1", "chat-42")
+    key = stage.keys.record(record_digest("p1"))
+    await stage.client.pexpire(key, 60_000)
+    await end(stage, "p1")
+    record = await stage.hash(key)
+    assert (record["bumped"], record["ended_generation"]) == ("1", str(await generation(stage))) == ("1", "2")
+    assert await stage.ttl_ms(key) > stage.settings.record_ttl_ms - 2_000

@@ -109,3 +109,14 @@ async def test_an_empty_session_has_an_empty_fork(stage: Stage) -> None:
     assert answer[1] == 0
     assert not await stage.client.exists(stage.keys.messages(FORK.cid))
     assert not (await stage.granted(T2, FORK)).history_kept
+
+
+@pytest.mark.parametrize(("length", "kept"), [(0, 0), (2, 2), (3, 3), (9, 3)])
+async def test_a_fork_may_start_with_the_first_messages(stage: Stage, length: int, kept: int) -> None:
+    """I2: with that many, or with all there are; the origin keeps its own."""
+    await stage.used(CHOSEN, messages=[b"1", b"2", b"3"])
+    answer = await stage.fork(CHOSEN, FORK.cid, length)
+    assert isinstance(answer, tuple)
+    assert answer[1] == kept
+    assert await stage.transcript(FORK) == [b"1", b"2", b"3"][:kept]
+    assert await stage.transcript(CHOSEN) == [b"1", b"2", b"3"]

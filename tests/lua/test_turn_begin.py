@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.identity import Explicit, Target, parse_session_id, target_of
-from coordinator.outcomes import Ended, Granted, Late, Word
-from tests.lua.stage import CHOSEN, HOUR_MS, KEY, MINTED, OPENING, T1, T2, T3, TENANT, Stage
+from coordinator.outcomes import Ended, Granted, Late, Reset, Word
+from tests.lua.stage import CHOSEN, DECLARED, KEY, MINTED, OPENING, T1, T2, T3, TENANT, Stage
 
 
 async def test_a_first_turn_opens_the_session_it_names(stage: Stage) -> None:
@@ -181,32 +181,25 @@ async def test_a_deletion_opens_the_next_generation(stage: Stage) -> None:
     assert (await stage.hash(stage.keys.conversation(OPENING.cid)))["turns"] == "0"
 
 
-async def test_the_fence_grows_with_every_grant(stage: Stage) -> None:
-    """G2: over a finished turn, a deletion and a stored fence in the future it only grows."""
-    fences = [(await stage.used(OPENING, turn=T1)).fence]
-    fences.append((await stage.used(OPENING, turn=T2)).fence)
-    session = (await stage.hash(stage.keys.conversation(OPENING.cid)))["session"]
-    await stage.delete(Target(OPENING.cid, session))
-    fences.append((await stage.used(OPENING, turn=T3)).fence)
-    future = await stage.now_ms() + HOUR_MS
-    await stage.client.hset(stage.keys.conversation(OPENING.cid), "fence", future)
-    fences += [(await stage.used(OPENING, turn=f"{number:032x}")).fence for number in range(3)]
-    assert fences[-3:] == [future + 1, future + 2, future + 3]
-    assert fences == sorted(set(fences))
+async def test_a_grant_is_activity(stage: Stage) -> None:
+    """E6: the conversation is in use from then on, and forgets turns whose records are gone."""
+    await stage.used(CHOSEN)
+    await stage.client.zadd(stage.keys.sessions, {CHOSEN.cid: 1})
+    await stage.client.zadd(stage.keys.turns(CHOSEN.cid), {T1: 1})
+    grant = await stage.granted(T2)
+    assert await stage.score(stage.keys.sessions, CHOSEN.cid) >= grant.fence
+    assert await stage.members(stage.keys.turns(CHOSEN.cid)) == [T2]
 
 
-@pytest.mark.parametrize("loss", ["prune", "flushall"])
-async def test_the_fence_grows_over_losing_everything(stage: Stage, loss: str) -> None:
-    """G2, J12: after pruning, and after total loss, the next fence is above every earlier one."""
-    fences = [(await stage.used(turn=f"{number:032x}")).fence for number in range(3)]
-    # The clock is what carries it over, and it counts in ms: as many grants as ms is the most one could outrun it by.
-    while await stage.now_ms() <= fences[-1]:
-        pass
-    if loss == "prune":
-        assert await stage.prune(CHOSEN) == 1
-    else:
-        await stage.client.flushall()
-    assert (await stage.granted(T2)).fence > max(fences)
+async def test_an_announced_id_may_be_named(stage: Stage) -> None:
+    """C6: the id that a reset told leads to the session it made room for; a guess does not."""
+    await stage.used(DECLARED)
+    reset = await stage.reset(DECLARED)
+    assert isinstance(reset, Reset)
+    guess = reset.session_id[:-1] + ("0" if reset.session_id[-1] != "0" else "1")
+    async with stage.unchanged():
+        assert await stage.begin(T2, Target(DECLARED.cid, guess)) == Word("not_found")
+    assert (await stage.granted(T2, Target(DECLARED.cid, reset.session_id))).session_id == reset.session_id
 
 
 async def test_the_same_id_in_another_tenant_is_another_session(stage: Stage) -> None:

@@ -226,3 +226,32 @@ async def test_of_first_turns_after_a_rest_all_are_in_one_generation(stage: Stag
     assert sum(isinstance(outcome, Granted) for outcome in outcomes) == 1
     assert len({outcome.session_id for outcome in outcomes}) == 1
     assert await generation(stage) == 2
+
+
+async def test_accepted_work_is_activity(stage: Stage) -> None:
+    """C8, I4: what was accepted for later is a use of the conversation, and rest is counted from there."""
+    first = await stage.used(HOME)
+    await rest(stage, IDLE_MS - 10_000)
+    await stage.accepted(T2, HOME)
+    active_ms = int((await stage.hash(stage.keys.conversation(HOME.cid)))["active_ms"])
+    assert active_ms > await stage.now_ms() - 10_000
+    assert (await begin_by(stage, idle_ms=IDLE_MS, turn=T3)).session_id == first.session_id
+
+
+async def test_accepted_work_is_started_where_it_was_accepted(stage: Stage) -> None:
+    """C8, I4: a boundary is judged when work is accepted; one that comes due before it starts does not lose it."""
+    first = await stage.used(HOME)
+    await stage.accepted(T2, HOME)
+    await rest(stage, 2 * IDLE_MS)
+    grant = await begin_by(stage, HOUR_MS, idle_ms=IDLE_MS, turn=T2, target=named(HOME, first.session_id))
+    assert isinstance(grant, Granted)
+    assert (grant.session_id, await generation(stage)) == (first.session_id, 1)
+
+
+async def test_work_that_is_accepted_after_a_rest_is_in_the_next_generation(stage: Stage) -> None:
+    """C8: acceptance is the admission of work for later."""
+    first = await stage.used(HOME)
+    await rest(stage, 2 * IDLE_MS)
+    accepted = await stage.accepted(T2, HOME, settings={"idle_ms": IDLE_MS})
+    assert accepted.session_id != first.session_id
+    assert await generation(stage) == 2

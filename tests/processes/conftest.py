@@ -52,13 +52,13 @@ def fleet(
 
 
 @pytest.fixture
-def start_fleet(
-    http: aiohttp.ClientSession, store_server: StoreServer, stub: StubUpstream
-) -> Iterator[Callable[..., Fleet]]:
-    """`start_fleet(2, "--lease-ttl", "1s")`: replicas of the test's own, to be stopped, frozen and killed."""
+def start_fleet(http: aiohttp.ClientSession, stub: StubUpstream) -> Iterator[Callable[..., Fleet]]:
+    """`start_fleet(2, "--lease-ttl", "1s")`: replicas of the test's own, to be stopped, frozen and killed. Their
+    store is their own too: what is set for one replica holds for all on its store."""
     with ExitStack() as stack:
 
-        def start(count: int, *flags: str, server: StoreServer = store_server, **env: str) -> Fleet:
+        def start(count: int, *flags: str, **env: str) -> Fleet:
+            server = stack.enter_context(StoreServer())
             replicas = [Replica(*flags, store=server.store_url, upstream=stub.url, env=env) for _ in range(count)]
             for replica in replicas:
                 stack.callback(replica.close)

@@ -6,7 +6,6 @@ import signal
 import time
 
 from tests.support.answers import SECRET
-from tests.support.servers import StoreServer
 from tests.support.waiting import until
 
 LEASE_S = 1.5
@@ -87,43 +86,41 @@ async def test_a_frozen_store_is_503_and_then_the_same_requests_run_once(start_f
         {"at": at, "session_id": session_id, "key": key and f"{key}{session_id}", "stream": stream}
         for at, session_id, key, stream in itertools.product((0, 1), (None, "s"), (None, "k"), (False, True))
     ]
-    with StoreServer() as own:
-        fleet = start_fleet(2, server=own)
-        for at in (0, 1):
-            assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
+    fleet = start_fleet(2)
+    for at in (0, 1):
+        assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
 
-        async def ask_all():
-            began = time.monotonic()
-            replies = await asyncio.gather(*(fleet.chat("hello", **options) for options in asked))
-            return replies, time.monotonic() - began
+    async def ask_all():
+        began = time.monotonic()
+        replies = await asyncio.gather(*(fleet.chat("hello", **options) for options in asked))
+        return replies, time.monotonic() - began
 
-        own.freeze()
-        refused, took_s = await ask_all()
-        assert took_s < WITHIN_S
-        told = {(reply.status, reply.code, reply.headers["Retry-After"]) for reply in refused}
-        assert told == {(503, "storage_unavailable", "1")}
-        own.thaw()
-        answered, took_s = await ask_all()
-        assert took_s < WITHIN_S  # a lease that nobody holds would take 30
-        assert {reply.status for reply in answered} == {200}
-        # Two keys, each sent four times, are one turn each; the eight requests without a key are turns of their own.
-        assert fleet.upstream.count == 2 + 2 + 8
+    fleet.server.freeze()
+    refused, took_s = await ask_all()
+    assert took_s < WITHIN_S
+    told = {(reply.status, reply.code, reply.headers["Retry-After"]) for reply in refused}
+    assert told == {(503, "storage_unavailable", "1")}
+    fleet.server.thaw()
+    answered, took_s = await ask_all()
+    assert took_s < WITHIN_S  # a lease that nobody holds would take 30
+    assert {reply.status for reply in answered} == {200}
+    # Two keys, each sent four times, are one turn each; the eight requests without a key are turns of their own.
+    assert fleet.upstream.count == 2 + 2 + 8
 
 
 async def test_what_a_dead_replica_asked_of_a_frozen_store_is_not_granted(start_fleet):
     """G13: a request whose caller was refused, and whose replica then died, holds nobody up once the store thaws."""
-    with StoreServer() as own:
-        fleet = start_fleet(2, server=own)
-        for at in (0, 1):
-            assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
-        own.freeze()
-        assert (await fleet.chat("hello", session_id="s", at=0)).status == 503
-        fleet.replicas[0].kill()
-        own.thaw()
-        began = time.monotonic()
-        assert (await fleet.chat("hello", session_id="s", at=1)).status == 200
-        assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
-        assert fleet.upstream.count == 3
+    fleet = start_fleet(2)
+    for at in (0, 1):
+        assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
+    fleet.server.freeze()
+    assert (await fleet.chat("hello", session_id="s", at=0)).status == 503
+    fleet.replicas[0].kill()
+    fleet.server.thaw()
+    began = time.monotonic()
+    assert (await fleet.chat("hello", session_id="s", at=1)).status == 200
+    assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
+    assert fleet.upstream.count == 3
 
 
 async def test_a_replica_that_is_told_to_leave(start_fleet):
