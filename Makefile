@@ -28,7 +28,7 @@ test: $(VENV)/.ready ## run the tests [TESTS=tests/lua ARGS='-k reset']
 	$(RUN) pytest $(ARGS) $(TESTS)
 
 test-faults: $(VENV)/.ready ## the long fault scenarios, half an hour at most [FAULTS_SEED=1 ARGS='-k killed']
-	timeout 1800 $(RUN) pytest -m slow -s $(ARGS) tests/faults
+	$(RUN) pytest -m slow -s --session-timeout 1800 tests/faults $(ARGS)
 
 lint: $(VENV)/.ready ## check style, types and the Lua scripts
 	$(RUN) ruff check .

@@ -31,7 +31,7 @@ class Followers:
         self, tenant: str, view: TurnView, after: int, idle_s: float
     ) -> AsyncGenerator[Event | None, None]:
         """The events behind number `after` (the first of a turn is 0; -1 for all), each with its number, as they come.
-        None after `idle_s` without any. Ends with the turn's end.
+        None after `idle_s` without any, and at once when there is none yet. Ends with the turn's end.
 
         Raises:
             EventsLost: events between are not, or no longer, kept; or there is no event of that number yet.
@@ -48,6 +48,8 @@ class Followers:
                     raise TurnCancelled("the turn's session was deleted")
                 if current is None or (not seen and number >= _told(current)):
                     raise EventsLost("there are no such events")
+                if not (seen or found or current.ended):
+                    yield None
                 seen = True
                 for number_, event in found:
                     if number_ != number + 1:

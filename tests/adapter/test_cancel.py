@@ -99,7 +99,7 @@ async def test_a_turn_that_ends_meanwhile_has_ended(start, upstream):
     for number in range(100):
         name = f"s{number}"
         asking = asyncio.create_task(gateways[0].chat("hello", session_id=name, key=name, model="slow:0.004"))
-        await until(lambda number=number: upstream.count == number + 1)
+        await until(lambda number=number: upstream.count == number + 1)  # type: ignore[misc]
         await asyncio.sleep(0.0001 * (number % 60))
         await stop(gateways[1], name)
         reply = await asking

@@ -200,7 +200,7 @@ async def test_joining_at_any_moment_tells_all(start, upstream, rounds):
     for number in range(rounds):
         options = {"model": "slow:0.003", "stream": True, "session_id": "s", "key": f"k{number}"}
         first = asyncio.create_task(gateways[0].chat("one two three four five", **options))
-        await until(lambda number=number: upstream.count == number + 1)
+        await until(lambda number=number: upstream.count == number + 1)  # type: ignore[misc]
         await asyncio.sleep(0.002 * number)
         joined = await gateways[1].chat("one two three four five", **options)
         assert joined.body == (await first).body

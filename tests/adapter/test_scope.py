@@ -96,6 +96,15 @@ async def test_a_member_that_the_client_set_is_left_alone(start, upstream, addre
     assert sent == body if address != "explicit" else json.loads(sent) == json.loads(body)
 
 
+async def test_of_two_members_the_one_that_is_missing_is_added(start, upstream):
+    """D4: what the client set stays beside what the gateway adds, also where the gateway puts a history in front."""
+    gateway = await start(scope_as=scoped("openai,openrouter"))
+    for address in ("declared", "explicit"):
+        reply = await gateway.chat("hello", headers=ADDRESSES[address], body={"prompt_cache_key": "mine"})
+        scope = reply.headers["X-Hermes-Scope"]
+        assert carried(upstream.calls[-1]) == {"body:prompt_cache_key": "mine", "body:session_id": scope}
+
+
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_a_header_that_the_client_set_is_left_alone(start, upstream, address):
     """D4: it goes to the upstream as it came, also where no scope would be sent; none of its others does."""

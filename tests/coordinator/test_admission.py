@@ -59,7 +59,7 @@ async def test_waiters_are_granted_in_their_order(start, store_server):
     waiting = []
     for number in range(6):
         waiting.append(asyncio.create_task(wait(number)))
-        await until(lambda number=number: store_server.cli("ZCARD", WAITING) == number + 1)
+        await until(lambda number=number: store_server.cli("ZCARD", WAITING) == number + 1)  # type: ignore[misc]
     await first.end()
     await asyncio.gather(*waiting)
     assert order == list(range(6))

@@ -63,7 +63,12 @@ async def test_its_record_never_stays_without_an_end(start, store_server, stop):
         command = made.execute_command
         names: list[str] = []
         server_calls.append(names)
-        made.execute_command = lambda *parts: (names.append(str(parts[0])), command(*parts))[1]
+
+        def noted(*parts):
+            names.append(str(parts[0]))
+            return command(*parts)
+
+        made.execute_command = noted
         return made
 
     coordinator._store._client.pipeline = pipeline

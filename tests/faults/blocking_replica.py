@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from gateway_adapter import app, json_text
+import gateway_adapter.app
+from gateway_adapter import json_text
 from gateway_adapter.cli import main
 from gateway_adapter.executors.base import Answer
 from gateway_adapter.executors.upstream import UpstreamExecutor
@@ -42,6 +43,6 @@ def hold_the_lock(seconds: float) -> None:
         took = time.monotonic() - began
 
 
-app.UpstreamExecutor = BlockingExecutor  # type: ignore[misc]
+vars(gateway_adapter.app)["UpstreamExecutor"] = BlockingExecutor
 if __name__ == "__main__":
     sys.exit(main(["serve", *sys.argv[1:]]))

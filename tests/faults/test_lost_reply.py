@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import Coordinator, Declared, Result, Settings, TurnRequest
+from coordinator import Coordinator, Declared, Result, Settings, TurnRequest, TurnView
 from coordinator.scripts import load, names
 from tests.faults.scenario import Story, calls_with, outcome, rounds, texts
 from tests.processes.fleet import Fleet
@@ -185,6 +185,7 @@ async def claimed(host: Coordinator, other: Coordinator, name: str) -> Any:
     """Accepted work whose replica died."""
     request = TurnRequest(tenant=TENANT, address=Declared("app", name), route="work", stored=True)
     accepted = await other.accept(request)
+    assert isinstance(accepted, TurnView)
     store = other._store
     await store.execute("ZADD", f"coord1:{{{TENANT}}}:accepted", "XX", 1, accepted.turn)
     views = await host.claim(TENANT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from typing import Any
 
 import aiohttp
 
@@ -58,7 +59,7 @@ async def work(
         number += 1
 
 
-async def answered(fleet: Fleet, text: str, seen: Counter[str], **options: object) -> Reply:
+async def answered(fleet: Fleet, text: str, seen: Counter[str], **options: Any) -> Reply:
     """What the request comes to, sent again as often as clients do."""
     for _ in range(200):
         try:

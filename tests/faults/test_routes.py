@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.processes.fleet import Fleet
 from tests.support.clients import Reply
 from tests.support.waiting import until
 
-Ask = Callable[[Fleet, int, str, str], Awaitable[Reply]]
+Ask = Callable[[Fleet, int, str, str], Coroutine[Any, Any, Reply]]
 """A request on a replica for a session, with a text of its own: `gate` is its model."""
 
 
@@ -30,7 +30,7 @@ def chat(*, key: bool = False, **options: Any) -> Ask:
 def post(path: str, *, where: str = "header", key: bool = False, **body: Any) -> Ask:
     """A request that names the session in a header, or in a member of its body."""
 
-    def ask(fleet: Fleet, at: int, session: str, text: str) -> Awaitable[Reply]:
+    def ask(fleet: Fleet, at: int, session: str, text: str) -> Coroutine[Any, Any, Reply]:
         named = {} if where == "header" else {where: session}
         content = {"model": "gate", "input": text, **named, **body}
         options: dict[str, Any] = {"session_id": session} if where == "header" else {}
@@ -111,7 +111,7 @@ async def one_pair(fleet: Fleet, story: Story, name: str, first: tuple[str, int]
     assert fleet.upstream.overlap(marker) == 1
 
 
-Named = Callable[[Fleet, int, str, str], Awaitable[Reply]]
+Named = Callable[[Fleet, int, str, str], Coroutine[Any, Any, Reply]]
 """A request on a replica, given the conversation's declared key or opening, and its session's id."""
 
 BY_KEY: list[Named] = [
@@ -145,12 +145,12 @@ async def test_however_it_is_named(start, story, upstream, count):
     for name, session, first, second in story.random.sample(pairs, min(count, len(pairs))):
         at, calls = story.random.randrange(2), upstream.count
         asking = [asyncio.create_task(first(fleet, at, name, session or ""))]
-        await upstream.until(lambda up, calls=calls: up.count == calls + 1)  # type: ignore[misc]
+        await upstream.until(lambda up, calls=calls: up.count == calls + 1)
         asking.append(asyncio.create_task(second(fleet, 1 - at, name, session or "")))
         await asyncio.sleep(0.1)
         assert upstream.running == 1
         upstream.release()
-        await upstream.until(lambda up, calls=calls: up.count == calls + 2)  # type: ignore[misc]
+        await upstream.until(lambda up, calls=calls: up.count == calls + 2)
         upstream.release()
         assert {reply.status for reply in await asyncio.gather(*asking)} <= {200, 202}
         await upstream.until(lambda up: up.running == 0)

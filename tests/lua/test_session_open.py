@@ -117,3 +117,23 @@ async def test_of_openings_at_once_one_is_new(stage: Stage, store_url: str) -> N
     assert len({answer[0] for answer in answers if isinstance(answer, tuple)}) == 1
     assert [isinstance(answer, tuple) and answer[1] for answer in answers].count(True) == 1
     assert await stage.members(stage.keys.sessions) == [HOME.cid]
+
+
+async def test_an_announced_session_of_an_opening_keeps_its_history_where_it_was(stage: Stage) -> None:
+    """A7, B2: opened by its id, the conversation of an opening goes on as it was: its turns run side by side, and would
+    interleave in a transcript."""
+    for number, history in enumerate(("client", "store")):
+        await stage.client.flushall()
+        await stage.granted(T1, OPENING, exclusive=False, history=history)
+        announced = await moved_on(stage, Target(OPENING.cid, await current(stage)))
+        here = named(OPENING, announced.session_id)
+        if number:
+            await stage.open(here, history="client")
+        else:
+            await stage.granted(T2, here, exclusive=False, history="store")
+        assert (await stage.hash(stage.keys.conversation(OPENING.cid)))["history"] == history
+
+
+async def current(stage: Stage) -> str:
+    """The id of the opening's session."""
+    return (await stage.hash(stage.keys.conversation(OPENING.cid)))["session"]

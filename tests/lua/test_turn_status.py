@@ -181,3 +181,12 @@ async def test_whoever_comes_first_decides_how_a_dead_turn_ended(stage: Stage, s
     assert committed in ("finished", Ended("interrupted"))
     assert set(outcomes) == {end}
     assert (await stage.hash(stage.keys.turn(T1)))["state"] == end
+
+
+async def test_settling_a_dead_turn_does_not_move_activity_back(stage: Stage) -> None:
+    """C8, E6: it was at work until its lease ended; whoever was active later counts."""
+    await stage.granted(T1, OPENING, exclusive=False)
+    later = await stage.granted(T2, OPENING, exclusive=False)
+    await stage.client.zadd(stage.keys.running, {T1: later.fence - HOUR_MS})
+    await stage.status(T1, OPENING)
+    assert (await stage.hash(stage.keys.conversation(OPENING.cid)))["active_ms"] >= str(later.fence - 1_000)

@@ -33,7 +33,7 @@ def test_plain_make_lists_every_command() -> None:
         (["run", "PORT=9090", "ARGS=--store redis://localhost"], "serve --port 9090 --store redis://localhost"),
         (["test"], "-m pytest"),
         (["test", "TESTS=tests/lua", "ARGS=-x"], "-m pytest -x tests/lua"),
-        (["test-faults"], "-m pytest -m slow -s tests/faults"),
+        (["test-faults"], "-m pytest -m slow -s --session-timeout 1800 tests/faults"),
         (["lint"], "-m mypy"),
         (["check"], "-m pytest"),
         (["bench"], "-m benchmarks"),
