@@ -39,18 +39,14 @@ class Followers:
             CommitUnconfirmed: the store was away for longer than a lease.
             Draining: this replica lets nobody wait any more.
         """
-        number, quiet_s, seen = after, 0.0, False
+        number, quiet_s = after, 0.0
         async with self._mailbox.following(TenantKeys(tenant).events(view.turn)) as news:
+            current, found = await self._look(tenant, view.turn, number)
+            if current is None or number >= _told(current):
+                raise EventsLost("there are no such events")
+            if not found and not current.ended:
+                yield None
             while True:
-                news.clear()
-                current, found = await self._look(tenant, view.turn, number)
-                if current is None and seen:
-                    raise TurnCancelled("the turn's session was deleted")
-                if current is None or (not seen and number >= _told(current)):
-                    raise EventsLost("there are no such events")
-                if not (seen or found or current.ended):
-                    yield None
-                seen = True
                 for number_, event in found:
                     if number_ != number + 1:
                         raise EventsLost("events between are no longer kept")
@@ -62,16 +58,20 @@ class Followers:
                     return
                 if self._draining():
                     raise Draining("this replica is shutting down")
+                wait_s = self._pause_s(current)
                 quiet_s = 0.0 if found else quiet_s
-                # The lease's end is no news: nobody is there to tell it.
-                wait_s = min(self._settings.poll_ms, max(current.left_ms, 20) if current.left_ms else math.inf) / 1000
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), wait_s)
-                    continue
-                quiet_s += wait_s
+                quiet_s += 0 if await _heard(news, wait_s) else wait_s
                 if quiet_s >= idle_s:
                     quiet_s = 0.0
                     yield None
+                news.clear()
+                current, found = await self._look(tenant, view.turn, number)
+                if current is None:
+                    raise TurnCancelled("the turn's session was deleted")
+
+    def _pause_s(self, view: TurnView) -> float:
+        """How long to wait for news. The lease's end is none: nobody is there to tell it."""
+        return min(self._settings.poll_ms, max(view.left_ms, 20) if view.left_ms else math.inf) / 1000
 
     async def _look(self, tenant: str, turn: str, number: int) -> tuple[TurnView | None, list[Event]]:
         """The turn and its events behind that number, through short absences of the store."""
@@ -91,3 +91,9 @@ def _told(view: TurnView) -> int:
     """How many events a reader can have of a turn: when it ended without a last one of its own, that one is made up."""
     made_up = view.ended and view.kept != "events" and view.state != "completed"
     return view.event_count + made_up
+
+
+async def _heard(news: asyncio.Event, wait_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(news.wait(), wait_s)
+    return False

@@ -176,7 +176,7 @@ end
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
-  session, history = string.sub(cid, 1, 1) == 'x' and named or pending, ARGV[8]
+  session, history = string.sub(cid, 1, 1) == 'x' and named or pending, history_of(cid, named, found[5], ARGV[8])
 end
 
 -- 6 Somebody live is running or in front.

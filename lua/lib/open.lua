@@ -16,6 +16,12 @@ local function may_name(cid, named, session, pending, retired, retired_id)
   return named == session
 end
 
+-- Who keeps the history of a session that is opened. Named by the id that a boundary announced, an opening's conversation goes
+-- on as it was: its turns may run side by side, and would interleave in a transcript.
+local function history_of(cid, named, before, wanted)
+  return string.sub(cid, 1, 1) == 'i' and named ~= '' and before or wanted
+end
+
 -- Writes a session down as current.
 local function open_session(at, of, now)
   redis.call('HSET', at.conversation, 'kind', string.sub(of.cid, 1, 1), 'history', of.history, 'source', of.source,

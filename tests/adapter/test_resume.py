@@ -86,7 +86,8 @@ async def test_ended_it_goes_on_behind_any_event(start, upstream, kind, model):
     reader, way = await begin(gateways[0], kind, gateways[0].url, "k", model)
     async with reader as stream:
         whole = await stream.rest()
-    assert numbers(whole) == [*range(len(whole))]
+    first = 1 if (kind, model) == ("chat", "weird") else 0  # there the upstream's comment comes first
+    assert numbers(whole) == [*range(first, first + len(whole))]
     for after in range(len(whole)):
         assert await resume(gateways[1], kind, way, whole[: after + 1]) == whole[after + 1 :]
     assert upstream.count == 1

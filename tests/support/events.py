@@ -67,11 +67,13 @@ class EventReader:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._asking = http.request(method, url, json=json, headers=headers)
+        self._http = http
+        self._asked: dict[str, Any] = {"method": method, "url": url, "json": json, "headers": headers}
         self._buffer = b""
 
     async def __aenter__(self) -> Self:
-        self.response = await asyncio.wait_for(self._asking, _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            self.response = await self._http.request(**self._asked)
         return self
 
     async def __aexit__(
