@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
@@ -208,6 +209,11 @@ async def serve(settings: GatewaySettings) -> None:
     app = make_app(settings)
     runner = Runner(app)
     await runner.setup()
+    # What start-up made stays for good: the collector need not look at it again and again. About 13 % of a request's
+    # processor time otherwise.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     try:
         await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
         _log.info("listening", url=f"http://{settings.host}:{settings.port}", replica=settings.coordinator.replica)

@@ -27,7 +27,7 @@ FLAGS: dict[str, tuple[str, object, str, object]] = {
     "fence-header": ("fence_header", None, "X-Fence", "X-Fence"),
     "durability": ("coordinator.durability", "primary", "replicated", "replicated"),
     "durability-replicas": ("coordinator.durability_replicas", None, "2", 2),
-    "durability-timeout": ("coordinator.durability_timeout_ms", 700, "100ms", 100),
+    "durability-timeout": ("coordinator.durability_timeout_ms", 700, "80ms", 80),
     "idle": ("coordinator.idle_ms", 0, "6h", 21_600_000),
     "daily": ("coordinator.daily", None, "04:00@Europe/Berlin", Daily.parse("04:00@Europe/Berlin")),
     "lease-ttl": ("coordinator.lease_ms", 30_000, "500ms", 500),
