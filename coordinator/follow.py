@@ -53,8 +53,7 @@ class Followers:
                     number = number_
                     yield number, event
                 if current.ended:
-                    if not current.event_count <= number + 1 <= _told(current):
-                        raise EventsLost("the rest of the events is not kept")
+                    _check_end(number, current)
                     return
                 if self._draining():
                     raise Draining("this replica is shutting down")
@@ -91,6 +90,11 @@ def _told(view: TurnView) -> int:
     """How many events a reader can have of a turn: when it ended without a last one of its own, that one is made up."""
     made_up = view.ended and view.kept != "events" and view.state != "completed"
     return view.event_count + made_up
+
+
+def _check_end(number: int, view: TurnView) -> None:
+    if not view.event_count <= number + 1 <= _told(view):
+        raise EventsLost("the rest of the events is not kept")
 
 
 async def _heard(news: asyncio.Event, wait_s: float) -> bool:

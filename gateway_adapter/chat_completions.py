@@ -1,6 +1,5 @@
 """`POST /v1/chat/completions`: one request, top to bottom."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -124,7 +123,7 @@ async def post(request: web.Request) -> web.StreamResponse:
                 context.outlives_its_client(request, resumable=asked.key is not None)
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
-                    request[context.ABOUT] = await _about_replay(request, asked, turn.replay)
+                    request[context.ABOUT] = _about(asked, await replays.scope_of(request, turn.replay))
                     return await replays.send(request, client, turn.replay, asked.body)
                 if asked.body.stream:
                     await replays.refuse_going_on(request, turn)
@@ -207,16 +206,6 @@ def _about(asked: ChatRequest, scope: str | None) -> dict[str, str]:
     key = asked.declared if asked.named is None else None
     told = {"X-Hermes-Scope": scope, "X-Hermes-Session-Key": key}
     return {name: value for name, value in told.items() if value is not None}
-
-
-async def _about_replay(request: web.Request, asked: ChatRequest, replay: Replay) -> dict[str, str]:
-    """The same for an earlier turn. Ended, it has the scope among its recorded headers; one that runs has none yet."""
-    scope = None
-    if replay.turn.state == "running":
-        with contextlib.suppress(CoordinatorError):
-            view = await request.app[context.COORDINATOR].session(request[context.TENANT], replay.session_id)
-            scope = view.scope
-    return _about(asked, scope)
 
 
 def _said(what: str, value: str | None) -> str:

@@ -54,6 +54,15 @@ def recorded(request: web.Request, replay: Replay) -> web.Response:
     return json_response(request, result, NO_HEADERS if replay.turn.state == "refused" else REPLAYED)
 
 
+async def scope_of(request: web.Request, replay: Replay) -> str | None:
+    """The scope of an earlier turn that runs. One that has ended has it among its recorded headers."""
+    if replay.turn.state == "running":
+        with contextlib.suppress(CoordinatorError):
+            view = await request.app[context.COORDINATOR].session(request[context.TENANT], replay.session_id)
+            return view.scope
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class LogForm:
     """How an endpoint tells what no log holds."""

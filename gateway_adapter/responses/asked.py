@@ -35,11 +35,11 @@ class Asked:
     declared: str | None
     policy: TurnPolicy | None
 
-    @property
-    def about(self) -> dict[str, str]:
-        """Headers of the answer: the declared key, when that is what led to the session."""
+    def about(self, scope: str | None = None) -> dict[str, str]:
+        """Headers of the answer: the scope, and the declared key, when that is what led to the session."""
         others = self.named is not None or self.body.previous_response_id is not None
-        return {} if self.declared is None or others else {"X-Hermes-Session-Key": self.declared}
+        told = {"X-Hermes-Scope": scope, "X-Hermes-Session-Key": None if others else self.declared}
+        return {name: value for name, value in told.items() if value is not None}
 
     @property
     def resumable(self) -> bool:

@@ -35,7 +35,7 @@ async def accept(request: web.Request, asked: Asked) -> tuple[TurnView, bool]:
     coordinator = request.app[context.COORDINATOR]
     wanted = await asked.turn_request(coordinator, request.app[context.SETTINGS].coordinator)
     accepted = await coordinator.accept(wanted)
-    request[context.SESSION], request[context.ABOUT] = accepted.session_id, asked.about
+    request[context.SESSION], request[context.ABOUT] = accepted.session_id, asked.about()
     if isinstance(accepted, Replay):
         # What it asked is erased with its session, and is the same that is asked now.
         view = accepted.turn
@@ -64,10 +64,11 @@ async def _foreground(request: web.Request, asked: Asked) -> web.StreamResponse:
                 context.outlives_its_client(request, resumable=asked.resumable)
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
+                    request[context.ABOUT] = asked.about(await replays.scope_of(request, turn.replay))
                     return await _replay(request, client, asked, turn.replay)
                 if asked.body.stream:
                     await replays.refuse_going_on(request, turn)
-                about = {"X-Hermes-Scope": turn.scope, **asked.about}
+                about = asked.about(turn.scope)
                 request[context.ABOUT] = about
                 dialect = ResponsesDialect(asked, turn, settings, request.headers, stream=asked.body.stream)
                 result = await run(request.app, turn, dialect, client, about)
@@ -97,7 +98,8 @@ async def _end(
 
 async def _replay(request: web.Request, client: ClientStream, asked: Asked, replay: Replay) -> web.StreamResponse:
     view = replay.turn
-    if view.state == "refused" or not asked.body.stream or (view.state != "running" and view.kept == "none"):
+    streamed = view.state in ("running", "completed") or view.kept == "events"
+    if not (asked.body.stream and streamed):
         return replays.recorded(request, replay)
     about = replays.headers_of(view.result) if view.result else {}
     headers = {**about, **context.session_headers(request), **replays.REPLAYED}

@@ -1,6 +1,7 @@
 """`background: true`: work that is written down first, made without its client, watched and stopped from anywhere."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ async def test_it_can_be_cancelled_from_every_replica(start, upstream, state, at
     stopped = await gateways[at].request("POST", path + "/cancel")
     assert (stopped.status, stopped.json()) == (200, made | {"status": "cancelled"})
     if holding:
-        assert await asyncio.gather(queued(gateways[at], "s", 0)) == [None]
+        await queued(gateways[at], "s", 0)
         upstream.release()
         await holding
     else:
@@ -164,7 +165,7 @@ async def test_a_failure_is_its_end(start, upstream, mode):
 async def test_an_exact_retry_is_the_same_work(start, upstream):
     """F1, F3, B46: queued, running, ended, deleted: one id, one run, on every replica."""
     gateways = [await start(), await start()]
-    options = {"background": True, "key": "k", "model": "gate", "session_id": "s"}
+    options: dict[str, Any] = {"background": True, "key": "k", "model": "gate", "session_id": "s"}
     holding = await hold(gateways[0], upstream, "held", session_id="s")
     replies = await asyncio.gather(*(respond(gateways[n % 2], "one two", **options) for n in range(10)))
     assert {(reply.status, reply.json()["status"]) for reply in replies} == {(200, "queued")}

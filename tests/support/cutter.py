@@ -43,9 +43,7 @@ class StreamCutter(TcpService):
             writer.write(data)
             await writer.drain()
 
-    async def _pass_answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after: int | None
-    ) -> None:
+    async def _pass_answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after: int | None) -> None:
         if after is None:
             await self._pass(reader, writer)
             return

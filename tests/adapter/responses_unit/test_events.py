@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 from gateway_adapter.completions import as_events
 from gateway_adapter.responses.objects import response_object
 from gateway_adapter.responses.outputs import output_of
-from gateway_adapter.sse import with_id
-from gateway_adapter.sse import DONE, KEEP_ALIVE, EventSplitter, data_of, event
+from gateway_adapter.sse import DONE, KEEP_ALIVE, EventSplitter, data_of, event, with_id
 from tests.adapter.responses_unit.shapes import (
     CREATED_AT,
     RESPONSE_ID,
