@@ -11,7 +11,6 @@ from coordinator import (
     Declared,
     Explicit,
     Implicit,
-    Replay,
     Result,
     Settings,
     Turn,
