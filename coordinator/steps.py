@@ -20,6 +20,7 @@ from coordinator.outcomes import (
     Word,
 )  # fmt: skip
 from coordinator.session_steps import SessionSteps, unknown_reply
+from coordinator.store import Ready
 
 Begun = Granted | Seen | Queued | Busy | Ended | Late | Word
 Kept = Literal["events", "body", "none"]
@@ -47,11 +48,12 @@ class Steps(SessionSteps):
         instead_of: str = "",
         source: str | None = None,
         daily: str = "",
+        ready: Ready | None = None,
     ) -> Begun:
-        """Asks for the turn. `patience_s` from now on the store refuses to carry it out."""
-        if not self.clock.known:
-            await self.synchronise()
+        """Asks for the turn. `patience_s` from now on the store refuses to carry it out. `ready` is awaited before each
+        time that it is sent."""
         settings, keys, cid = self._settings, TenantKeys(tenant), target.cid
+        clock = await self.clock(keys.running)
         reply = await self._run(
             "turn_begin",
             {
@@ -74,7 +76,7 @@ class Steps(SessionSteps):
             {
                 "turn": turn,
                 "replica": settings.replica,
-                "not_after_ms": self.clock.at(monotonic() + patience_s),
+                "not_after_ms": clock.at(monotonic() + patience_s),
                 "cid": cid,
                 "named": target.named,
                 "expected": expected,
@@ -98,6 +100,7 @@ class Steps(SessionSteps):
                 "idle_ms": settings.idle_ms,
                 "daily": daily,
             },
+            ready=ready,
         )
         match reply:
             case [b"late", _]:

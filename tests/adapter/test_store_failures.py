@@ -156,9 +156,6 @@ async def test_a_lost_reply_changes_nothing(start, upstream, store_server, step,
         proxy.drop_next_reply(load(step).sha.encode(), times=times)
         reply = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
         assert proxy.dropped == times
-        if step == "turn_begin" and times == 2:  # the store client repeats once: then nothing was admitted
-            assert (reply.status, reply.code) == (503, "storage_unavailable")
-            reply = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
         assert (reply.status, reply.text(), reply.replayed) == (200, "one two", False)
         again = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
         assert (again.body, again.replayed) == (reply.body, True)
