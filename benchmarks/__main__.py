@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -22,6 +23,7 @@ MEASURES: dict[str, Measure] = {
 }
 LONG = frozenset({"scale"})
 """Left out unless named or asked for with --full."""
+_QUIET = 0.35  # of the cores in use before anything is measured; the measurements want two for themselves
 _LIMIT_S = 300  # far beyond what one of them takes: whatever hangs, the run ends by itself
 
 
@@ -39,6 +41,12 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
+def _say_if_busy() -> None:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores * _QUIET:
+        print(f"this machine is busy (load {load:.1f} on {cores} cores): expect low figures", file=sys.stderr)
+
+
 async def _measure(names: list[str], seconds: float) -> list[Row]:
     rows = []
     for name in names:
@@ -52,6 +60,7 @@ def main() -> None:
     """Measures what was asked for."""
     arguments = _arguments()
     names = arguments.names or [name for name in MEASURES if arguments.full or name not in LONG]
+    _say_if_busy()
     rows = asyncio.run(_measure(names, arguments.seconds))
     if arguments.json:
         print(report.as_json(rows))

@@ -2,14 +2,17 @@
 
 from coordinator.coordinator import Coordinator
 from coordinator.daily import Daily
+from coordinator.doctor import Finding
 from coordinator.errors import (
     AdmissionConflict,
     CommitUnconfirmed,
     CoordinatorError,
     Draining,
+    EventsLost,
     IdempotencyExpired,
     LeaseLost,
     LimitReached,
+    NewerSchema,
     QueueFull,
     Refused,
     RetryLater,
@@ -24,7 +27,7 @@ from coordinator.errors import (
     UnknownExecution,
 )
 from coordinator.fleet import ReplicaView
-from coordinator.identity import Address, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
+from coordinator.identity import Address, Continuation, Declared, Explicit, Implicit, Minted, fingerprint, is_ours
 from coordinator.outcomes import (
     RESET_REASONS,
     HostSession,
@@ -45,12 +48,15 @@ __all__ = [
     "Address",
     "AdmissionConflict",
     "CommitUnconfirmed",
+    "Continuation",
     "Coordinator",
     "CoordinatorError",
     "Daily",
     "Declared",
     "Draining",
+    "EventsLost",
     "Explicit",
+    "Finding",
     "HostSession",
     "IdempotencyExpired",
     "Implicit",
@@ -58,6 +64,7 @@ __all__ = [
     "LimitReached",
     "LiveTurn",
     "Minted",
+    "NewerSchema",
     "QueueFull",
     "Refused",
     "Relation",

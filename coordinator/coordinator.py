@@ -2,16 +2,27 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Literal, Self
 from uuid import uuid4
 
 from coordinator.admission import Admission
 from coordinator.background import Background
-from coordinator.errors import AdmissionConflict, CoordinatorError, SessionBusy, SessionNotFound, StaleGeneration
+from coordinator.doctor import Finding, examine
+from coordinator.errors import (
+    AdmissionConflict,
+    CoordinatorError,
+    SessionBusy,
+    SessionNotFound,
+    StaleGeneration,
+    StoreUnavailable,
+)
 from coordinator.fleet import Fleet, ReplicaView
+from coordinator.follow import Followers
 from coordinator.identity import (
+    Continuation,
     Declared,
     Explicit,
     Minted,
@@ -20,21 +31,27 @@ from coordinator.identity import (
     generation_of,
     key_digest,
     new_nonce,
+    new_turn,
     parse_session_id,
     physical_scope,
     session_scope,
     target_of,
 )
+from coordinator.identity import fingerprint as digest_of
 from coordinator.janitor import Janitor
 from coordinator.keeper import Keeper
+from coordinator.keys import TenantKeys
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import (
     BOUNDARIES,
     RESET_REASONS,
     Busy,
+    Ended,
     HostSession,
     Relation,
+    Replay,
     Reset,
+    Result,
     SessionView,
     TurnRequest,
     TurnView,
@@ -72,6 +89,7 @@ class Coordinator:
         self._janitor = Janitor(store, self._steps, self._views, settings)
         self._keeper = keeper
         self._background = background
+        self._followers = Followers(self._views, mailbox, settings, lambda: self._admission.draining)
         self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
         self._admission = Admission(self._steps, settings, mailbox, background, keeper)
 
@@ -86,8 +104,10 @@ class Coordinator:
 
         Raises:
             ValueError: the URL or a setting makes no sense.
+            NewerSchema: the store belongs to a newer version of this library.
         """
-        settings, lineage = settings or Settings(), Lineage()
+        # The settings are its own: what the fleet agrees on is taken over into them.
+        settings, lineage = replace(settings or Settings()), Lineage()
         async with (
             Store(url, settings, lineage) as store,
             Keeper(url, settings, lineage) as keeper,
@@ -95,6 +115,9 @@ class Coordinator:
             Background(_CLOSE_S) as background,
         ):
             coordinator = cls(store, settings, mailbox, keeper, background)
+            with contextlib.suppress(StoreUnavailable):  # away for now: every heartbeat asks again
+                await store.check_durability()
+                await coordinator._fleet.agree(write=serving, founding=True)
             async with contextlib.AsyncExitStack() as stack:
                 if serving:
                     await stack.enter_async_context(coordinator._janitor)
@@ -107,14 +130,78 @@ class Coordinator:
         Entering raises what `Admission.admit` raises.
         """
         self._serve(request.tenant)
+        return self._turn(request)
+
+    def _turn(self, request: TurnRequest, resumes: TurnView | None = None) -> Turn:
         return Turn(
             request,
+            resumes=resumes,
             steps=self._steps,
             settings=self.settings,
             admission=self._admission,
             keeper=self._keeper,
             background=self._background,
         )
+
+    async def accept(self, request: TurnRequest) -> TurnView | Replay:
+        """Writes a turn down, with what its request says `about` itself, to be granted later by `resume`, here or
+        elsewhere. Its key is taken from here on. A replay may be of a turn in any state.
+
+        Raises what entering a turn raises.
+        """
+        self._serve(request.tenant)
+        turn = new_turn()
+        attempt = self._admission.attempt(request, turn)
+        # What it follows on has to hold when it is granted, too: it may have to fork then.
+        attempt.work = b"all" if attempt.length is None else str(attempt.length).encode()
+        admitted = await self._admission.admit(attempt)
+        if isinstance(admitted, Replay):
+            return admitted
+        view = await self._views.turn(request.tenant, turn)
+        if view is None:
+            raise SessionNotFound("the session was deleted meanwhile")
+        return view
+
+    def resume(self, tenant: str, view: TurnView) -> Turn:
+        """The turn that was accepted: enter it with `async with`. It waits for its conversation as long as it takes."""
+        here = view.session_id
+        address = Explicit(here) if view.request == b"all" else Continuation(here, int(view.request))
+        request = TurnRequest(tenant=tenant, address=address, route=view.route, policy="wait", stored=view.stored)
+        return self._turn(request, resumes=view)
+
+    async def claim(self, tenant: str) -> list[TurnView]:
+        """Accepted turns whose replica died before it started them: from here on this replica's to resume."""
+        if self._admission.draining:
+            return []  # it could only keep the work from those who would start it
+        accepted = TenantKeys(tenant).accepted
+        now_ms = (await self._steps.synchronise(accepted)).now()
+        tokens = await self._store.execute("ZRANGEBYSCORE", accepted, "-inf", now_ms, "LIMIT", 0, 20)
+        found = [await self._steps.run_claim(tenant, token.decode()) for token in tokens]
+        return [view for view in found if view is not None]
+
+    async def give_up(self, tenant: str, view: TurnView, refusal: Result | None = None) -> bool:
+        """Ends an accepted turn that will not be granted: cancelled, or failed with an answer that says why. Returns
+        False for one that was granted meanwhile."""
+        answer = await self._steps.turn_abandon(
+            tenant,
+            view.turn,
+            view.cid,
+            fence=None,
+            digest=view.key_digest,
+            state="failed" if refusal else "cancelled",
+            refusal=refusal,
+        )
+        return answer != Ended("running")
+
+    async def hide_turn(self, tenant: str, turn: str) -> bool:
+        """Deletes an ended turn's answer; a key that names it still gets it. Returns False while it has not ended."""
+        return await self._steps.turn_hide(tenant, turn)
+
+    def follow(
+        self, tenant: str, view: TurnView, after: int = -1, idle_s: float = 15
+    ) -> AsyncGenerator[tuple[int, bytes] | None, None]:
+        """The turn's events behind number `after`, as they come, until it has ended; see `Followers.follow`."""
+        return self._followers.follow(tenant, view, after, idle_s)
 
     def drain(self) -> None:
         """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
@@ -134,7 +221,9 @@ class Coordinator:
         view = await self._views.turn(tenant, turn)
         if view is None:
             raise SessionNotFound("no such turn")
-        if view.state != "running":
+        if view.state == "accepted" and await self.give_up(tenant, view):
+            return True
+        if view.state not in ("accepted", "running"):
             return False
         answer = await self._steps.turn_cancel(tenant, Target(view.cid, view.session_id), turn)
         return bool(await self._stopping(tenant, answer))
@@ -145,6 +234,18 @@ class Coordinator:
         with contextlib.suppress(CoordinatorError):
             await self._steps.tell_stopping(tenant, answer)
         return answer
+
+    async def agreed_settings(self) -> dict[str, str]:
+        """What all replicas have agreed on, as it stands in the store."""
+        return await self._fleet.agreed()
+
+    async def agree_on(self, name: str, value: int | str) -> None:
+        """Changes what all replicas have agreed on: `lease_ms`, `implicit_turns`. Raises ValueError."""
+        await self._fleet.change(name, value)
+
+    def examine(self) -> AsyncIterator[Finding]:
+        """Looks at the server and its settings; see `doctor.examine`."""
+        return examine(self._store, self._fleet)
 
     async def replicas(self) -> list[ReplicaView]:
         """The replicas that serve on this store."""
@@ -201,8 +302,7 @@ class Coordinator:
             AdmissionConflict: the key was used for another request.
         """
         target = target_of(tenant, address)
-        if reason not in RESET_REASONS:
-            raise ValueError(f"the reason must be one of {', '.join(sorted(RESET_REASONS))}")
+        _check_reason(reason)
         if target.kind == "x":
             raise ValueError("a session id that a client chose has no next generation")
         answer = await self._steps.session_reset(
@@ -211,7 +311,8 @@ class Coordinator:
             expected="" if expected is None else str(expected),
             reason=reason,
             token=uuid4().hex,
-            fingerprint=fingerprint,
+            # Made here, so that a key that was used for another conversation is a conflict whatever the caller gives.
+            fingerprint=digest_of("reset", target.cid, target.named, reason, str(expected), fingerprint),
             digest=key_digest(idempotency_key) if idempotency_key is not None else "",
         )
         match answer:
@@ -242,6 +343,24 @@ class Coordinator:
             raise SessionNotFound("no such session")
         session_id, new = answer
         return await self._views.session(tenant, session_id), new
+
+    async def edit_session(
+        self, tenant: str, session_id: str, *, notes: bytes = b"", messages: Sequence[bytes] = ()
+    ) -> None:
+        """Adds messages to a session's transcript without a turn, or replaces its notes (opaque bytes).
+
+        Raises:
+            SessionNotFound: no such session.
+            SessionBusy: a turn is running, and messages were to be added.
+        """
+        answer = await self._steps.session_edit(
+            tenant, target_of(tenant, Explicit(session_id)), token=uuid4().hex, notes=notes, messages=messages
+        )
+        match answer:
+            case Word():
+                raise SessionNotFound("no such session")
+            case Busy():
+                raise _busy(answer)
 
     async def fork_session(self, tenant: str, session_id: str) -> SessionView:
         """Opens a new session that starts with a copy of this one's transcript. Raises SessionNotFound."""
@@ -284,12 +403,23 @@ class Coordinator:
 
     async def session_end(self, tenant: str, session_id: str, reason: str) -> bool:
         """Ends a host's own session id; the first end wins. Returns whether its conversation moved on: for one of the
-        six boundary reasons, once, while the generation it was bound in is still current."""
+        six boundary reasons, once, while the generation it was bound in is still current.
+
+        Raises:
+            ValueError: the reason is empty, or the id has the form of ours.
+        """
+        if not reason:
+            raise ValueError("an end has a reason")
         return await self._end(tenant, self._host_target(tenant, session_id), reason)
 
     async def session_promote(self, tenant: str, session_id: str, reason: str = "session_reset") -> bool:
         """Makes a boundary of a host's session id that has not ended, or only by accident (`agent_close`,
-        `ws_orphan_reap`). Returns whether its conversation moved on."""
+        `ws_orphan_reap`). Returns whether its conversation moved on.
+
+        Raises:
+            ValueError: the reason is no boundary, or the id has the form of ours.
+        """
+        _check_reason(reason)
         return await self._end(tenant, self._host_target(tenant, session_id), reason, over_accidents=True)
 
     async def host_session(self, tenant: str, session_id: str) -> HostSession | None:
@@ -306,13 +436,12 @@ class Coordinator:
             return session_scope(tenant, ours.cid, session_id, ours.generation, ours.nonce)
         try:
             host = await self._steps.host_session(tenant, session_id)
+            if host and host.cid and not host.is_fork:
+                return declared_scope(tenant, host.cid, host.generation, host.nonce)
+            nonce = host.nonce if host else await self._steps.session_nonce(tenant, session_id)
         except CoordinatorError:
-            host = None
-        if host is None:
-            return physical_scope(tenant, session_id, "")
-        if host.cid and not host.is_fork:
-            return declared_scope(tenant, host.cid, host.generation, host.nonce)
-        return physical_scope(tenant, session_id, host.nonce)
+            nonce = ""
+        return physical_scope(tenant, session_id, nonce)
 
     async def _end(
         self, tenant: str, target: Target, reason: str, *, over_accidents: bool = False, force: bool = True
@@ -378,6 +507,10 @@ class Coordinator:
         """The turn with this token; None when there is no record of it any more."""
         return await self._views.turn(tenant, turn)
 
+    async def is_current(self, tenant: str, view: TurnView) -> bool:
+        """Whether the turn's session is still its conversation's."""
+        return (await self._steps.conversation_end(tenant, view.cid))[0] == view.session_id
+
     async def turns(self, tenant: str, session_id: str) -> list[TurnView]:
         """The turns of a session that still have a record, in order of their start. Raises SessionNotFound."""
         await self._views.session(tenant, session_id)
@@ -426,6 +559,11 @@ class Coordinator:
     def running(self) -> int:
         """Turns running on this replica."""
         return self._keeper.count
+
+
+def _check_reason(reason: str) -> None:
+    if reason not in RESET_REASONS:
+        raise ValueError(f"the reason must be one of {', '.join(sorted(RESET_REASONS))}")
 
 
 def _busy(answer: Busy) -> SessionBusy:

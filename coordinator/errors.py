@@ -6,6 +6,7 @@ CoordinatorError
 │   ├── AdmissionConflict     the key names another request: use a new key
 │   ├── UnknownExecution      the key's turn was interrupted, nobody knows how far it came
 │   ├── IdempotencyExpired    the key was used, its answer is no longer kept
+│   ├── EventsLost            events of a stream are not, or no longer, kept
 │   ├── StaleGeneration       the conversation moved on meanwhile
 │   ├── SessionBusy           another turn holds the conversation: try again later
 │   ├── QueueFull             too many wait already: try again later
@@ -15,7 +16,9 @@ CoordinatorError
 │   ├── LeaseLost             its lease ran out or somebody else took the conversation
 │   └── TurnCancelled         it was asked to stop
 ├── StoreUnavailable       the store cannot serve and nothing was dispatched; safe to send again
-│   └── StoreFull             it takes nothing new; what it holds can still be read
+│   ├── StoreFull             it takes nothing new; what it holds can still be read
+│   └── NotSafeYet            it was done, but is not yet where it was asked to be; the same call again tells when it is
+├── NewerSchema            the store belongs to a newer version of this library: do not serve
 ├── CommitUnconfirmed      dispatched, and nobody can say yet whether it was recorded
 └── ScriptError            a bug, or a key of ours holding what we did not write
 """
@@ -43,6 +46,10 @@ class UnknownExecution(Refused):
 
 class IdempotencyExpired(Refused):
     """The key was used and its answer is no longer, or never was, kept."""
+
+
+class EventsLost(Refused):
+    """Events of a turn are not, or no longer, kept: the stream cannot be told without a gap."""
 
 
 class StaleGeneration(Refused):
@@ -95,6 +102,14 @@ class StoreUnavailable(CoordinatorError):
 
 class StoreFull(StoreUnavailable):
     """The store is out of memory and takes nothing new."""
+
+
+class NotSafeYet(StoreUnavailable):
+    """Carried out, but not yet copied or written as widely as the durability class asks for."""
+
+
+class NewerSchema(CoordinatorError):
+    """The store's schema is newer than this library knows."""
 
 
 class CommitUnconfirmed(CoordinatorError):

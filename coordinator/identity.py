@@ -74,7 +74,15 @@ class Minted:
     """A new conversation of its own."""
 
 
-Address = Implicit | Explicit | Declared | Minted
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The session with this id, going on behind its first `length` messages; where it has more, a fork of it does."""
+
+    session_id: str
+    length: int
+
+
+Address = Implicit | Explicit | Declared | Continuation | Minted
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ def target_of(tenant: str, address: Address) -> Target:
     match address:
         case Implicit(opening):
             return Target("i" + framed_digest("opening", tenant, *opening).hex()[:24])
-        case Explicit(session_id):
+        case Explicit(session_id) | Continuation(session_id, _):
             ours = parse_session_id(session_id)
             if ours:
                 return Target(ours.cid, session_id)

@@ -49,7 +49,6 @@ class Keeper:
         self._settings = settings
         self._lineage = lineage or Lineage()
         self._lineage.on_change(self._store_changed)
-        self._lease_s = settings.lease_ms / 1000
         self._kept: dict[str, Kept] = {}
         self._lock = threading.Lock()
         self._behind: set[str] = set()  # tenants whose leases were not renewed since the store changed
@@ -82,6 +81,10 @@ class Keeper:
         self.hurry()
         if self._turns_loop:
             await self._turns_loop.run_in_executor(None, self._thread.join, 5)
+
+    @property
+    def _lease_s(self) -> float:
+        return self._settings.lease_ms / 1000  # the fleet may agree on another while this runs
 
     def keep(self, kept: Kept) -> None:
         """Takes a lease into care."""
@@ -146,9 +149,12 @@ class Keeper:
             try:
                 while not self._stopping:
                     self._hurry.clear()
-                    pause_s = self._lease_s / 3 if await self._renew_all(steps) else _RETRY_S
+                    began = monotonic()
+                    # A third of a lease from one sending to the next: an answer that was long in coming is no pause.
+                    renewed = await self._renew_all(steps)
+                    next_at = began + self._lease_s / 3 if renewed else monotonic() + min(_RETRY_S, self._lease_s / 10)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), pause_s)
+                        await asyncio.wait_for(self._hurry.wait(), max(next_at - monotonic(), 0.01))
             finally:
                 expiry.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -166,7 +172,8 @@ class Keeper:
             return True
         tenants: dict[str, list[Kept]] = defaultdict(list)
         for kept in self._snapshot():
-            if kept.ends_at > now:
+            # Past its deadline a turn is over, also when nobody took its lease: one that slept is not revived.
+            if kept.deadline > now and kept.ends_at > now:
                 tenants[kept.tenant].append(kept)
         answers = await asyncio.gather(*(self._renew_tenant(steps, tenant, turns) for tenant, turns in tenants.items()))
         self._catch_up(now, self._behind - tenants.keys())
@@ -196,6 +203,9 @@ class Keeper:
             lost, cancelled = await steps.turn_renew(tenant, [kept.turn for kept in turns])
         except CoordinatorError as error:
             _log.warning("renewal of %d turns failed and is tried again: %s", len(turns), error)
+            return False
+        except Exception:  # noqa: BLE001 - whatever it is, it must not end the renewal of all turns
+            _log.exception("renewal of %d turns failed and is tried again", len(turns))
             return False
         for kept in turns:
             if kept.turn not in lost | cancelled:

@@ -6,12 +6,20 @@ appear in a key: only digests of them do.
 
 import re
 
-_PREFIX = "coord1"  # the 1 is the schema version
+SCHEMA = 1
+_PREFIX = f"coord{SCHEMA}"
 
 TENANTS = f"{_PREFIX}:tenants"
+SETTINGS = f"{_PREFIX}:settings"
 REPLICAS = f"{_PREFIX}:replicas"
 MAILBOXES = f"{_PREFIX}:replica:"
 """Prefix of the replicas' keys. The channel of the same name is a replica's mailbox."""
+
+
+def barrier_of(key: str) -> str:
+    """The barrier of the tenant that a key belongs to: written with every answer that has to be safe."""
+    return key[: key.index("}:") + 2] + "barrier"
+
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -23,7 +31,7 @@ class TenantKeys:
         ValueError: the tenant's name is not 1-64 of `A-Za-z0-9._-`.
     """
 
-    __slots__ = ("_base", "cancelling", "erasing", "running", "sessions", "tombstones", "waiting")
+    __slots__ = ("_base", "accepted", "cancelling", "erasing", "running", "sessions", "tombstones", "waiting")
 
     def __init__(self, tenant: str) -> None:
         if not _TENANT.fullmatch(tenant):
@@ -35,6 +43,7 @@ class TenantKeys:
         self.sessions = base + "sessions"
         self.tombstones = base + "tombstones"
         self.erasing = base + "erasing"
+        self.accepted = base + "accepted"
 
     def conversation(self, cid: str) -> str:
         return f"{self._base}conversation:{cid}"

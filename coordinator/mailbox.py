@@ -1,12 +1,14 @@
 """A replica's mailbox: short messages that make things faster and that nothing depends on.
 
 Messages are `wake <turn>` (a waiter asks again) and `cancel <turn>` (its holder looks whether it is to stop). A message
-that is lost costs its receiver one poll, or one renewal.
+that is lost costs its receiver one poll, or one renewal. Besides, whoever follows a turn hears of its new events and of
+its end on the turn's own channel, over the same connection.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +27,10 @@ class Mailbox:
         self._store = store
         self._channel = MAILBOXES + replica
         self._wanted: dict[str, asyncio.Event] = {}
+        self._followed: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._tuned: set[str] = set()
+        self._tuning = asyncio.Lock()
+        self._subscription: Any = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -48,9 +54,38 @@ class Mailbox:
         finally:
             del self._wanted[turn]
 
+    @contextlib.asynccontextmanager
+    async def following(self, channel: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever something is published there, and once the store listens for it: what a look
+        between the two may have missed is seen by the next. All followers share this replica's connection."""
+        event = asyncio.Event()
+        self._followed[channel].add(event)
+        try:
+            await self._tune(channel)
+            yield event
+        finally:
+            self._followed[channel].discard(event)
+            if not self._followed[channel]:
+                del self._followed[channel]
+                await self._tune(channel)
+
+    async def _tune(self, channel: str) -> None:
+        """Listens to the channel, or no longer, as is wanted by now: one change at a time, so that none overtakes."""
+        async with self._tuning:
+            wanted = channel in self._followed
+            if self._subscription is None or wanted == (channel in self._tuned):
+                return
+            with contextlib.suppress(Exception):  # the line is cut: it is opened again with what is followed then
+                if wanted:
+                    self._tuned.add(channel)
+                    await self._subscription.subscribe(channel)
+                else:
+                    self._tuned.discard(channel)
+                    await self._subscription.unsubscribe(channel)
+
     def wake_all(self) -> None:
         """Sets every event, so that whoever waits looks again."""
-        for event in self._wanted.values():
+        for event in [*self._wanted.values(), *(event for events in self._followed.values() for event in events)]:
             event.set()
 
     async def _listen(self) -> None:
@@ -58,12 +93,15 @@ class Mailbox:
             client = self._store.listener()
             try:
                 async with client.pubsub() as subscription:
-                    await subscription.subscribe(self._channel)
+                    async with self._tuning:
+                        self._tuned = set(self._followed)
+                        await subscription.subscribe(self._channel, *self._tuned)
+                        self._subscription = subscription
                     while True:
-                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=_SILENCE_S)
+                        message = await subscription.get_message(timeout=_SILENCE_S)
                         if message is None:
                             await subscription.ping()
-                            message = await subscription.get_message(ignore_subscribe_messages=True, timeout=_SILENCE_S)
+                            message = await subscription.get_message(timeout=_SILENCE_S)
                         if message is None:
                             break
                         self._deliver(message)
@@ -71,10 +109,15 @@ class Mailbox:
                 await asyncio.sleep(_RECONNECT_S)
             finally:
                 # The next one may be another server's: the new primary, or another node of the cluster.
+                self._subscription = None
                 with contextlib.suppress(Exception):
                     await client.aclose()
 
     def _deliver(self, message: dict[str, Any]) -> None:
+        for news in self._followed.get(message["channel"].decode(), ()):
+            news.set()
+        if message["type"] != "message":
+            return
         word, _, turn = message["data"].decode("ascii", "replace").partition(" ")
         if word == "wake" and (event := self._wanted.get(turn)):
             event.set()

@@ -6,7 +6,7 @@ from typing import Literal
 from coordinator.identity import Address
 from coordinator.settings import TurnPolicy
 
-TurnState = Literal["running", "completed", "failed", "cancelled", "interrupted", "refused"]
+TurnState = Literal["accepted", "running", "completed", "failed", "cancelled", "interrupted", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class TurnRequest:
     """Overrides the settings' `turn_policy`."""
     follow: bool = False
     """Whether a turn that is still running with this key is a replay too, once it has events: to be followed live."""
+    about: bytes = b""
+    """Opaque bytes kept with the turn from its start: what its host wants to tell of it while it has no answer."""
+    stored: bool = False
+    """Whether the answer is kept for `response_ttl_ms`, so that it can be read and continued from."""
     history: Literal["client", "store"] | None = None
     """Who keeps the history of a session that this request opens; None: as its kind of address does."""
 
@@ -55,6 +59,15 @@ class Granted:
     """Whether the store keeps the session's history."""
     history: list[bytes]
     """The transcript so far, one JSON message an item; empty when the client keeps it."""
+    granted_ms: int
+    """When, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The turn is written down, with its request, to be granted later."""
+
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A refusal that carries no facts: conflict, not_found, moved, full, limited, lost, cancelled."""
+    """A refusal that carries no facts: conflict, not_found, moved, branch, full, limited, lost, cancelled."""
 
     word: str
 
@@ -121,6 +134,21 @@ class TurnView:
     """What a retry can be answered from."""
     event_count: int
     result: Result | None
+    length: int = 0
+    """Messages of the transcript once it had ended."""
+    stored: bool = False
+    """Whether it is kept to be read and continued from."""
+    hidden: bool = False
+    """Whether its answer was deleted: only its key still gets it."""
+    request: bytes = b""
+    """What was accepted, while it has not started."""
+    about: bytes = b""
+    """What the request said of itself, opaque."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state is the last one."""
+        return self.state not in ("accepted", "running")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +175,8 @@ class SessionView:
     turns: int
     created_ms: int
     active_ms: int
+    notes: bytes = b""
+    """What its client noted of it, opaque."""
     live: list[LiveTurn] = field(default_factory=list)
     queued: int = 0
 

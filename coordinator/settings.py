@@ -59,6 +59,8 @@ class Settings:
     """How long an answer can be replayed, from the end of its turn."""
     key_ttl_ms: int = 604_800_000
     """How long a used key stays used, from the end of its turn; 0 for ever."""
+    response_ttl_ms: int = 2_592_000_000
+    """How long a stored response or run can be read and continued from."""
     unkeyed_ttl_ms: int = 600_000
     """How long the record of a turn without a key is kept: for people who look, nothing reads it."""
     refusal_ttl_ms: int = 60_000
@@ -77,6 +79,12 @@ class Settings:
     """How long a host's record of its own session id is kept after its last use."""
     source: str = "api_server"
     """The source of conversations that requests open."""
+    durability: Literal["primary", "replicated", "fsynced"] = "primary"
+    """When an answer counts as safe: once the primary has it, once replicas have it, or once it is on disk."""
+    durability_replicas: int | None = None
+    """Replicas that must have it; None: 1 for `replicated`, 0 for `fsynced`: the primary's own disk is enough then."""
+    durability_timeout_ms: int = 700
+    """How long to wait for that; below the time-out of the connection."""
     patience_ms: int = 1_800
     """How long a call to the store may take in all; the client is told within 2 s."""
     poll_ms: int = 1_000
@@ -85,6 +93,12 @@ class Settings:
     """How long a waiter counts after it asked: three polls, so one lost poll costs no place."""
     commit_patience_ms: int = 4_000
     """How long a turn that ran waits for the confirmation of its commit before it reports `CommitUnconfirmed`."""
+
+    def agree(self, **values: int | str) -> None:
+        """Takes over what the fleet has agreed on: the one change these settings see after they were made, because
+        replicas that differ in it would undo each other's promises."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __post_init__(self) -> None:
         for name in ("lease_ms", "turn_limit_ms", "patience_ms", "poll_ms", "vouch_ms", "result_ttl_ms"):
@@ -101,12 +115,28 @@ class Settings:
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.implicit_turns not in ("shared", "exclusive"):
+            raise ValueError("implicit_turns must be shared or exclusive")
+        self._check_durability()
         if self.lease_ms < 500:
             raise ValueError("lease_ms must be at least 500: a renewal has to fit in several times")
         if "@" in self.replica or " " in self.replica or not self.replica:
             raise ValueError("a replica's name must not be empty or contain '@' or a space")
         if not self.source or len(self.source) > 256:
             raise ValueError("source must have 1 to 256 characters")
+
+    def _check_durability(self) -> None:
+        if self.durability == "replicated" and self.safe_replicas < 1:
+            raise ValueError("durability replicated needs durability_replicas of at least 1")
+        if self.durability_timeout_ms >= self.store_timeout_s * 1000 and self.durability != "primary":
+            raise ValueError("durability_timeout_ms must be below half of patience_ms and a sixth of lease_ms")
+
+    @property
+    def safe_replicas(self) -> int:
+        """Replicas that must have an answer before it counts as safe."""
+        if self.durability_replicas is not None:
+            return self.durability_replicas
+        return 1 if self.durability == "replicated" else 0
 
     @property
     def store_timeout_s(self) -> float:

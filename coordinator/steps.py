@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from coordinator.identity import Target, new_nonce, record_digest
 from coordinator.keys import MAILBOXES, TenantKeys
 from coordinator.outcomes import (
+    Accepted,
     Busy,
     Ended,
     Granted,
@@ -22,7 +23,7 @@ from coordinator.outcomes import (
 from coordinator.session_steps import SessionSteps, unknown_reply
 from coordinator.store import Ready
 
-Begun = Granted | Seen | Queued | Busy | Ended | Late | Word
+Begun = Granted | Accepted | Seen | Queued | Busy | Ended | Late | Word
 Kept = Literal["events", "body", "none"]
 _NO_RESULT = Result(status=0, body=b"", content_type="")
 
@@ -48,10 +49,14 @@ class Steps(SessionSteps):
         instead_of: str = "",
         source: str | None = None,
         daily: str = "",
+        length: int | None = None,
+        keep_ms: int | None = None,
+        request: bytes = b"",
+        about: bytes = b"",
         ready: Ready | None = None,
     ) -> Begun:
-        """Asks for the turn. `patience_s` from now on the store refuses to carry it out. `ready` is awaited before each
-        time that it is sent."""
+        """Asks for the turn, or to accept it with a request. After `patience_s` the store refuses to carry it out.
+        `ready` is awaited before each time that it is sent."""
         settings, keys, cid = self._settings, TenantKeys(tenant), target.cid
         clock = await self.clock(keys.running)
         reply = await self._run(
@@ -71,6 +76,7 @@ class Steps(SessionSteps):
                 "leftovers": keys.leftovers(cid),
                 "erasing": keys.erasing,
                 "cancelling": keys.cancelling,
+                "accepted": keys.accepted,
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -89,7 +95,7 @@ class Steps(SessionSteps):
                 "max_running": settings.max_running,
                 "lease_ms": settings.lease_ms,
                 "vouch_ms": settings.vouch_ms,
-                "record_ms": settings.turn_limit_ms + settings.result_ttl_ms,
+                "record_ms": self._unended_ms(keep_ms or 0),
                 "key_ms": settings.key_ttl_ms and settings.turn_limit_ms + settings.key_ttl_ms,
                 "route": route,
                 "fingerprint": fingerprint,
@@ -99,16 +105,28 @@ class Steps(SessionSteps):
                 "mailboxes": MAILBOXES,
                 "idle_ms": settings.idle_ms,
                 "daily": daily,
+                "length": "" if length is None else length,
+                "request": request,
+                "keep_ms": "" if keep_ms is None else keep_ms,
+                "about": about,
             },
             ready=ready,
         )
         match reply:
             case [b"late", _]:
                 return Late()
-            case [b"granted", _, session, generation, nonce_, fence, kept, messages]:
+            case [b"granted", now_ms, session, generation, nonce_, fence, kept, messages]:
                 return Granted(
-                    session.decode(), int(generation), nonce_.decode(), int(fence), kept == b"store", list(messages)
+                    session.decode(),
+                    int(generation),
+                    nonce_.decode(),
+                    int(fence),
+                    kept == b"store",
+                    list(messages),
+                    int(now_ms),
                 )
+            case [b"accepted", _, session, _, _]:
+                return Accepted(session.decode())
             case [b"ended", _, state]:
                 return Ended(_state(state))
             case [b"seen", _, seen, seen_cid, session, state]:
@@ -117,7 +135,7 @@ class Steps(SessionSteps):
                 return Queued(int(place), session.decode(), holder.decode(), int(left_ms))
             case [b"busy", _, holder, left_ms]:
                 return Busy(holder.decode(), int(left_ms))
-            case [b"conflict" | b"not_found" | b"moved" | b"full" | b"limited" as word, _]:
+            case [b"conflict" | b"not_found" | b"moved" | b"branch" | b"full" | b"limited" as word, *_]:
                 return Word(word.decode())
         unknown_reply("turn_begin", reply)
 
@@ -150,6 +168,7 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -209,6 +228,32 @@ class Steps(SessionSteps):
             if replica is not None:
                 await self._store.execute("PUBLISH", MAILBOXES + replica.decode(), f"cancel {turn}")
 
+    async def run_claim(self, tenant: str, turn: str) -> TurnView | None:
+        """Takes over accepted work that nobody vouches for. Returns it; None when it is somebody's, or over."""
+        keys = TenantKeys(tenant)
+        reply = await self._run(
+            "run_claim",
+            {"record": keys.turn(turn), "accepted": keys.accepted},
+            {"turn": turn, "replica": self._settings.replica, "vouch_ms": self._settings.vouch_ms},
+        )
+        match reply:
+            case [b"claimed", _, flat]:
+                return _turn_view(turn, 0, flat)
+            case [b"taken" | b"gone", _]:
+                return None
+        unknown_reply("run_claim", reply)
+
+    async def turn_hide(self, tenant: str, turn: str) -> bool:
+        """Takes an ended turn's answer out of sight. Returns False while it has not ended."""
+        keys = TenantKeys(tenant)
+        reply = await self._run("turn_hide", {"record": keys.turn(turn), "events": keys.events(turn)}, {})
+        match reply:
+            case [b"hidden", _]:
+                return True
+            case [b"live", _]:
+                return False
+        unknown_reply("turn_hide", reply)
+
     async def turn_append(
         self, tenant: str, turn: str, cid: str, fence: int, first: int, events: Sequence[bytes]
     ) -> int | Ended | Word:
@@ -227,7 +272,8 @@ class Steps(SessionSteps):
                 "turn": turn,
                 "fence": fence,
                 "lease_ms": self._settings.lease_ms,
-                "record_ms": self._settings.turn_limit_ms + self._settings.result_ttl_ms,
+                "record_ms": self._settings.turn_limit_ms
+                + max(self._settings.result_ttl_ms, self._settings.response_ttl_ms),
                 "first": first,
             },
             tail=events,
@@ -318,6 +364,8 @@ class Steps(SessionSteps):
                 "running": keys.running,
                 "waiting": keys.waiting,
                 "cancelling": keys.cancelling,
+                "accepted": keys.accepted,
+                "conversation": keys.conversation(cid),
                 "idempotency": keys.idempotency(digest) if digest else None,
             },
             {
@@ -392,7 +440,7 @@ class Steps(SessionSteps):
         reply = await self._run(
             "session_erase",
             {"leftovers": both[receipts], "others": both[not receipts], "erasing": keys.erasing},
-            {"cid": cid, "receipts": "all" if receipts else "keep"},
+            {"cid": cid, "receipts": "all" if receipts else "keep", "receipt_ms": self._settings.result_ttl_ms},
             tail_keys=[key for turn in turns for key in (keys.turn(turn), keys.events(turn))],
             tail=turns,
         )
@@ -431,6 +479,10 @@ class Steps(SessionSteps):
             case [b"pruned", _, count]:
                 return int(count)
         unknown_reply("prune", reply)
+
+    def _unended_ms(self, keep_ms: int) -> int:
+        """How long what belongs to a turn is kept should nobody end it."""
+        return self._settings.turn_limit_ms + max(self._settings.result_ttl_ms, keep_ms)
 
     def _record_ms(self, digest: str) -> int:
         return self._settings.result_ttl_ms if digest else self._settings.unkeyed_ttl_ms
@@ -476,10 +528,15 @@ def _turn_view(turn: str, left_ms: int, flat: list[bytes]) -> TurnView:
         replica=text(b"replica"),
         route=text(b"route"),
         key_digest=text(b"key"),
-        started_ms=number(b"started_ms"),
+        started_ms=number(b"accepted_ms") or number(b"started_ms"),
         ended_ms=number(b"ended_ms") or None,
         left_ms=left_ms,
         kept=cast("Kept", text(b"kept") or "none"),
         event_count=number(b"events"),
         result=result,
+        length=number(b"length"),
+        stored=bool(number(b"keep_ms")),
+        hidden=bool(number(b"hidden")),
+        request=fields.get(b"request", b""),
+        about=fields.get(b"about", b""),
     )

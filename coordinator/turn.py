@@ -19,7 +19,7 @@ from coordinator.errors import (
 )
 from coordinator.identity import new_turn, session_scope
 from coordinator.keeper import Keeper, Kept
-from coordinator.outcomes import Ended, Granted, Replay, Result, TurnRequest, Word
+from coordinator.outcomes import Accepted, Ended, Granted, Replay, Result, TurnRequest, TurnView, Word
 from coordinator.settings import Settings
 from coordinator.steps import Kept as KeptForm
 from coordinator.steps import Steps
@@ -46,8 +46,9 @@ class Turn:
         admission: Admission,
         keeper: Keeper,
         background: Background,
+        resumes: TurnView | None = None,
     ) -> None:
-        self.id = new_turn()
+        self.id = resumes.turn if resumes else new_turn()
         """The turn's token, 32 hex."""
         self.replay: Replay | None = None
         self._steps = steps
@@ -56,6 +57,8 @@ class Turn:
         self._keeper = keeper
         self._background = background
         self._attempt = admission.attempt(request, self.id)
+        if resumes:
+            self._attempt.resumes, self._attempt.digest = True, resumes.key_digest
         self._tenant = request.tenant
         self._grant: Granted | None = None
         self._kept: Kept | None = None
@@ -81,6 +84,11 @@ class Turn:
         return self.replay.session_id if self.replay else self.grant.session_id
 
     @property
+    def cid(self) -> str:
+        """Its conversation's id."""
+        return self._attempt.target.cid
+
+    @property
     def fence(self) -> int:
         """Grows with every grant of the conversation: other systems can refuse older turns by it."""
         return self.grant.fence
@@ -101,6 +109,8 @@ class Turn:
         if isinstance(admitted, Replay):
             self.replay, self._settled = admitted, True
             return self
+        if isinstance(admitted, Accepted):
+            raise TypeError("a turn that is to be accepted is no block: use Coordinator.accept")
         self._grant = admitted
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task else 0
@@ -118,13 +128,14 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        task, self._task = self._task, None  # from here on a loss has nothing left to stop
         if self._committing and not self._committing.done() and not isinstance(error, CommitUnconfirmed):
             await until_done(self._committing, _EXIT_S)
-        if not self._settled and self._lost != "lost" and (not self._committing or self._lost == "cancelled"):
+        if not self._settled and (not self._committing or self._lost == "cancelled"):
             await self._end(error)
         self._settled = True
         self._keeper.release(self.id)
-        ours = self._cancel_sent and self._task is not None and self._task.uncancel() <= self._cancelling
+        ours = self._cancel_sent and task is not None and task.uncancel() <= self._cancelling
         if ours and kind is asyncio.CancelledError:
             raise await self._loss() from None
 
@@ -237,12 +248,17 @@ class Turn:
 
     def _form(self, result: Result, events: Sequence[bytes]) -> KeptForm:
         most = self._settings.max_stored_bytes
-        if not self._attempt.digest or len(result.body) > most:
+        if not (self._attempt.digest or self._attempt.request.stored) or len(result.body) > most:
             return "none"
         logged = self._event_bytes + sum(map(len, events))
         return "events" if 0 < logged <= most else "body"
 
     async def _end(self, error: BaseException | None) -> None:
+        if self._lost == "lost":
+            # Nobody may have taken the lease, and the store may have renewed it without our knowing: it is given up,
+            # now or once the store is back, without the client waiting for that.
+            self._background.spawn(self._abandon("interrupted", None))
+            return
         if self._lost == "interrupted":
             state: Literal["interrupted", "cancelled", "failed"] = "interrupted"
         elif self._lost == "cancelled" or isinstance(error, asyncio.CancelledError):

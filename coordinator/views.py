@@ -82,13 +82,19 @@ class Views:
         return sorted(found, key=lambda view: (view.started_ms, view.fence))
 
     async def events(self, tenant: str, turn: str, after: int = 0) -> AsyncIterator[bytes]:
-        """The events of a turn's log behind that sequence number, in order."""
+        """The events of a turn's log behind that many, in order."""
+        async for _, event in self.numbered_events(tenant, turn, after - 1):
+            yield event
+
+    async def numbered_events(self, tenant: str, turn: str, after: int) -> AsyncIterator[tuple[int, bytes]]:
+        """The events of a turn's log behind number `after`, each with its number; the first of a turn is 0."""
+        after += 1  # an entry's id is one more than its event's number: a stream has no entry 0
         key = TenantKeys(tenant).events(turn)
         while True:
             entries = await self._store.execute("XRANGE", key, f"({after}", "+", "COUNT", _PAGE)
             for entry_id, fields in _entries(entries):
                 after = int(entry_id.split(b"-")[0])
-                yield fields[1]
+                yield after - 1, fields[1]
             if len(entries) < _PAGE:
                 return
 
@@ -111,6 +117,7 @@ class Views:
                 turns=int(fields[b"turns"]),
                 created_ms=int(fields[b"created_ms"]),
                 active_ms=int(fields[b"active_ms"]),
+                notes=fields.get(b"notes", b""),
                 live=await self._live(keys, cid),
                 queued=await self._store.execute("ZCARD", keys.queue(cid)),
             )

@@ -52,6 +52,7 @@ class ScopeCarrier:
         """The members to add to a request's body, as raw JSON; one that the client set itself stays as it is."""
         return {name: json.dumps(scope).encode() for name in self.members}
 
-    def in_headers(self, scope: str, sent: Mapping[str, str]) -> dict[str, str]:
-        """The headers to send along; the value of one that the client sent itself stays the client's."""
-        return {name: sent.get(name, scope) for name in self.headers}
+    def in_headers(self, scope: str | None, sent: Mapping[str, str]) -> dict[str, str]:
+        """The headers to send along: one that the client sent itself as it is, others with the scope, if any."""
+        values = {name: sent.get(name, scope) for name in self.headers}
+        return {name: value for name, value in values.items() if value is not None}

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -13,17 +14,20 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from coordinator import Coordinator, CoordinatorError
-from gateway_adapter import chat_completions, context, health, models, sessions
+from gateway_adapter import chat_completions, context, conversations, health, metrics, models, openapi, runs, sessions
 from gateway_adapter.disconnects import Disconnects
 from gateway_adapter.errors import INTERNAL, NO_RETRY, ErrorAnswer, answer_of
 from gateway_adapter.executors.base import Executor
 from gateway_adapter.executors.echo import EchoExecutor
 from gateway_adapter.executors.upstream import UpstreamExecutor
+from gateway_adapter.metrics import CODE, METRICS, Metrics
+from gateway_adapter.responses import handlers as responses
 from gateway_adapter.settings import GatewaySettings
+from gateway_adapter.workers import WORKERS, Workers
 
 _log = structlog.get_logger(__name__)
 
-_OPEN_TO_ALL = frozenset({"/healthz", "/readyz"})
+_OPEN_TO_ALL = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 _HEADER_BYTES = 16_384  # a line of a request's head; longer ones are refused before anything is looked at
 _CLOSE_S = 2  # how long connections may take to close once their handlers are done
 
@@ -32,14 +36,33 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_app(settings: GatewaySettings) -> web.Application:
     """The application: routes, errors, authentication; its coordinator and executor live as long as it runs."""
-    app = web.Application(middlewares=[_errors, _authentication], client_max_size=settings.max_body_bytes + 1)
+    app = web.Application(
+        middlewares=[_measured, _errors, _authentication], client_max_size=settings.max_body_bytes + 1
+    )
     app[context.SETTINGS] = settings
     app[health.DRAINING] = []
+    app[METRICS] = Metrics()
     app.cleanup_ctx.append(_resources)
     app.add_routes(
         [
             web.post("/v1/chat/completions", chat_completions.post),
             web.get("/v1/models", models.get),
+            web.post("/v1/responses", responses.post),
+            web.get("/v1/responses/{id:[^/]+}", responses.get),
+            web.delete("/v1/responses/{id:[^/]+}", responses.delete),
+            web.post("/v1/responses/{id:[^/]+}/cancel", responses.cancel),
+            web.get("/v1/responses/{id:[^/]+}/input_items", responses.input_items),
+            web.post("/v1/runs", runs.post),
+            web.get("/v1/runs", runs.list_runs),
+            web.get("/v1/runs/{id:[^/]+}", runs.get),
+            web.get("/v1/runs/{id:[^/]+}/events", runs.events),
+            web.post("/v1/runs/{id:[^/]+}/stop", runs.stop),
+            web.post("/v1/conversations", conversations.create),
+            web.get("/v1/conversations/{id:[^/]+}", conversations.get),
+            web.post("/v1/conversations/{id:[^/]+}", conversations.update),
+            web.delete("/v1/conversations/{id:[^/]+}", conversations.delete),
+            web.get("/v1/conversations/{id:[^/]+}/items", conversations.list_items),
+            web.post("/v1/conversations/{id:[^/]+}/items", conversations.add_items),
             web.get("/api/sessions", sessions.list_sessions),
             web.post("/api/sessions", sessions.create_session),
             # `{id}` alone would not match an id with braces
@@ -49,6 +72,8 @@ def make_app(settings: GatewaySettings) -> web.Application:
             web.post("/api/sessions/{id:[^/]+}/reset", sessions.reset_session),
             web.post("/api/sessions/{id:[^/]+}/fork", sessions.fork_session),
             web.post("/api/sessions/{id:[^/]+}/cancel", sessions.cancel_session),
+            web.get("/openapi.json", openapi.get),
+            web.get("/metrics", metrics.get),
             web.get("/healthz", health.healthz),
             web.get("/readyz", health.readyz),
         ]
@@ -65,8 +90,12 @@ async def _resources(app: web.Application) -> AsyncIterator[None]:
     ):
         app[context.EXECUTOR] = executor
         app[context.COORDINATOR] = coordinator
+        app[METRICS].running.set_function(lambda: coordinator.running)
+        app[METRICS].draining.set_function(lambda: float(bool(app[health.DRAINING])))
         app[context.DISCONNECTS] = disconnects
-        yield
+        async with Workers(app, coordinator) as workers:
+            app[WORKERS] = workers
+            yield
 
 
 def _executor(settings: GatewaySettings) -> Executor:
@@ -75,6 +104,14 @@ def _executor(settings: GatewaySettings) -> Executor:
     return UpstreamExecutor(
         settings.upstream, settings.upstream_api_key, settings.upstream_timeout_ms, settings.max_answer_bytes
     )
+
+
+@web.middleware
+async def _measured(request: web.Request, handler: Handler) -> web.StreamResponse:
+    started = monotonic()
+    response = await handler(request)
+    request.app[METRICS].count(request, response, started)
+    return response
 
 
 @web.middleware
@@ -93,6 +130,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _response(request: web.Request, answer: ErrorAnswer, headers: dict[str, str]) -> web.Response:
+    request[CODE] = answer.code
     return web.Response(
         status=answer.status,
         body=answer.body,

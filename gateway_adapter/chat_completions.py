@@ -1,8 +1,7 @@
 """`POST /v1/chat/completions`: one request, top to bottom."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from coordinator import (
     Declared,
     Explicit,
     Implicit,
+    Replay,
     Result,
     Settings,
     Turn,
@@ -21,17 +21,9 @@ from coordinator import (
 )
 from gateway_adapter import context, replays
 from gateway_adapter.completions import Aggregator, assistant_message_of
-from gateway_adapter.errors import answer_of
-from gateway_adapter.event_stream import ClientStream, arriving, error_event
-from gateway_adapter.executors.base import (
-    JSON,
-    Answer,
-    UpstreamAuthFailed,
-    UpstreamError,
-    UpstreamFailed,
-    UpstreamRefused,
-    UpstreamUnavailable,
-)  # fmt: skip
+from gateway_adapter.errors import ErrorAnswer, answer_of
+from gateway_adapter.event_stream import ClientStream, error_event
+from gateway_adapter.executors.base import JSON, Answer, UpstreamFailed
 from gateway_adapter.invalid import InvalidRequest
 from gateway_adapter.opening import opening_of
 from gateway_adapter.requests import (
@@ -47,12 +39,12 @@ from gateway_adapter.requests import (
     turn_policy,
     with_members,
     with_messages,
-)  # fmt: skip
-from gateway_adapter.sse import DONE, is_done
+)
+from gateway_adapter.running import Ending, carried_along, run
+from gateway_adapter.settings import GatewaySettings
+from gateway_adapter.sse import DONE
 
 ROUTE = "chat.completions"
-
-_BATCH_S = 0.02  # a resumable stream goes to the store at most 50 times a second, whatever the model's speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +78,18 @@ class ChatRequest:
             tenant=self.tenant,
             address=address,
             route=ROUTE,
-            fingerprint=fingerprint(ROUTE, _said("id", self.named), _said("key", self.declared), self.body.canonical),
+            fingerprint=self._fingerprint(settings) if self.key is not None else "",
             idempotency_key=self.key,
             policy=self.policy,
             follow=self.body.stream,
             history="client" if by_client else "store",
         )
+
+    def _fingerprint(self, settings: Settings) -> str:
+        return fingerprint(ROUTE, _said("id", self.named), *self._declared(settings), self.body.canonical)
+
+    def _declared(self, settings: Settings) -> tuple[str, ...]:
+        return ("",) if self.declared is None else (f"key:{self.declared}", f"source:{settings.source}")
 
 
 async def parse(request: web.Request) -> ChatRequest:
@@ -118,7 +116,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     """Answers with what the turn said, or what an earlier one with the same key said."""
     asked = await parse(request)
     wanted = asked.turn_request(request.app[context.SETTINGS].coordinator)
-    client = ClientStream(request)
+    client = ClientStream(request, numbered=asked.key is not None)
     try:
         with context.ended_by_disconnect(request):
             async with request.app[context.COORDINATOR].turn(wanted) as turn:
@@ -126,133 +124,100 @@ async def post(request: web.Request) -> web.StreamResponse:
                 context.outlives_its_client(request, resumable=asked.key is not None)
                 request[context.SESSION] = turn.session_id
                 if turn.replay:
+                    request[context.ABOUT] = await _about_replay(request, asked, turn.replay)
                     return await replays.send(request, client, turn.replay, asked.body)
-                request[context.ABOUT] = _about(asked, turn)
-                return await _run(request, asked, turn, client)
+                if asked.body.stream:
+                    await replays.refuse_going_on(request, turn)
+                request[context.ABOUT] = _about(asked, turn.scope)
+                dialect = ChatDialect(asked, request.app[context.SETTINGS], request.headers)
+                result = await run(request.app, turn, dialect, client, request[context.ABOUT])
+                return replays.json_response(request, result) if result else client.response
     except CoordinatorError as error:
         answer = answer_of(error, keyed=asked.key is not None)
         if not client.is_open or answer is None:
             raise
-        await client.send([error_event(answer)])
+        await client.fail(error_event(answer))
         return await client.close()
 
 
-async def _run(request: web.Request, asked: ChatRequest, turn: Turn, client: ClientStream) -> web.StreamResponse:
-    """Runs the granted turn. Whatever comes of it is committed, or taken back, before the client has it all."""
-    settings = request.app[context.SETTINGS]
-    body, headers = await _upstream_request(request, asked, turn)
-    executor = request.app[context.EXECUTOR]
-    try:
-        async with (
-            asyncio.timeout(settings.coordinator.turn_limit_ms / 1000),
-            executor.chat(body, stream=asked.body.stream, headers=headers) as answer,
-        ):
-            if answer.events is not None:
-                return await _stream(request, asked, turn, answer, answer.events, client)
-            return await _json(request, asked, turn, answer)
-    except (UpstreamRefused, UpstreamAuthFailed, UpstreamUnavailable) as refusal:
-        # Nothing ran: the key is free again, and those who joined are told the same.
-        result = replays.refusal_of(refusal)
-        await turn.refuse(result)
-        return replays.json_response(request, result, {})
-    except (UpstreamError, TimeoutError) as failure:
-        return await _fail(request, turn, client, failure)
+class ChatDialect:
+    """Chat completions: the upstream's own bytes in both directions."""
 
+    def __init__(self, asked: ChatRequest, settings: GatewaySettings, sent: Mapping[str, str]) -> None:
+        self._asked = asked
+        self._settings = settings
+        self._sent = sent
+        self._aggregator = Aggregator()
+        self.stream = asked.body.stream
+        self.resumable = asked.key is not None
+        self.ended = False
 
-async def _upstream_request(request: web.Request, asked: ChatRequest, turn: Turn) -> tuple[bytes, dict[str, str]]:
-    """What the upstream is sent: the client's own bytes, with the stored transcript in front of what is new where the
-    gateway keeps it, and the scope and the fence under the names that the settings give them."""
-    settings = request.app[context.SETTINGS]
-    kept = turn.grant.history_kept
-    if kept and not asked.new_input:
-        await turn.refuse()
-        raise InvalidRequest(
-            "messages must end with something new: this session's history is kept by the gateway.",
-            "messages",
-            "invalid_messages",
-        )
-    carried = asked.named is not None or asked.declared is not None or settings.scope_implicit
-    extra = settings.scope_as.in_body(turn.scope) if carried else {}
-    headers = settings.scope_as.in_headers(turn.scope, request.headers) if carried else {}
-    if settings.fence_header:
-        headers[settings.fence_header] = str(turn.fence)
-    if kept:
+    def upstream_request(self, turn: Turn) -> tuple[bytes, Mapping[str, str]]:
+        """The client's own bytes, with the stored transcript in front of what is new where the gateway keeps it, and
+        the scope and the fence under the names that the settings give them. InvalidRequest: there is nothing new."""
+        asked, settings = self._asked, self._settings
+        carried = asked.named is not None or asked.declared is not None or settings.scope_implicit
+        extra, headers = carried_along(settings, turn, self._sent, scope=carried)
+        if not turn.grant.history_kept:
+            return with_members(asked.body.raw, extra), headers
+        if not asked.new_input:
+            raise InvalidRequest(
+                "messages must end with something new: this session's history is kept by the gateway.",
+                "messages",
+                "invalid_messages",
+            )
         return with_messages(asked.body.raw, [*turn.history, *asked.new_input], extra), headers
-    return with_members(asked.body.raw, extra), headers
+
+    def whole(self, answer: Answer) -> Ending:
+        """The answer as it is."""
+        body = answer.body or b""
+        result = Result(status=answer.status, body=body, content_type=answer.content_type)
+        return Ending(result, self._transcript(assistant_message_of(body)))
+
+    def start(self) -> list[bytes]:
+        """A chat stream begins with the upstream's first chunk."""
+        return []
+
+    def add(self, block: bytes) -> list[bytes]:
+        """The block as it is."""
+        self._aggregator.add(block)
+        if self._aggregator.failed:
+            raise UpstreamFailed("the upstream's stream is no answer")
+        self.ended = self._aggregator.seen_done
+        return [block]
+
+    def finish(self) -> Ending:
+        """The JSON form of what was streamed."""
+        if not self._aggregator.complete:
+            raise UpstreamFailed("the upstream's stream ended before its answer")
+        result = Result(status=200, body=self._aggregator.body(), content_type=JSON)
+        last = [] if self.ended else [DONE]
+        return Ending(result, self._transcript(self._aggregator.assistant_message()), last)
+
+    def fail(self, error: ErrorAnswer) -> Ending:
+        """The error, as JSON and as the stream's last event."""
+        return Ending(Result(status=error.status, body=error.body), events=[error_event(error)])
+
+    def _transcript(self, message: bytes | None) -> list[bytes]:
+        return [*self._asked.new_input, message] if message is not None else []
 
 
-def _about(asked: ChatRequest, turn: Turn) -> dict[str, str]:
+def _about(asked: ChatRequest, scope: str | None) -> dict[str, str]:
     """The scope, and the declared key when it was what led to the session."""
-    effective = asked.declared is not None and asked.named is None
-    return {"X-Hermes-Scope": turn.scope} | ({"X-Hermes-Session-Key": asked.declared or ""} if effective else {})
+    key = asked.declared if asked.named is None else None
+    told = {"X-Hermes-Scope": scope, "X-Hermes-Session-Key": key}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+async def _about_replay(request: web.Request, asked: ChatRequest, replay: Replay) -> dict[str, str]:
+    """The same for an earlier turn. Ended, it has the scope among its recorded headers; one that runs has none yet."""
+    scope = None
+    if replay.turn.state == "running":
+        with contextlib.suppress(CoordinatorError):
+            view = await request.app[context.COORDINATOR].session(request[context.TENANT], replay.session_id)
+            scope = view.scope
+    return _about(asked, scope)
 
 
 def _said(what: str, value: str | None) -> str:
     return "" if value is None else f"{what}:{value}"
-
-
-async def _json(request: web.Request, asked: ChatRequest, turn: Turn, answer: Answer) -> web.StreamResponse:
-    result = Result(
-        status=answer.status,
-        body=answer.body or b"",
-        content_type=answer.content_type,
-        headers=_recorded(request, answer),
-    )
-    await turn.finish(result, messages=_transcript(asked, assistant_message_of(result.body)))
-    return replays.json_response(request, result, context.answer_headers(request))
-
-
-async def _stream(
-    request: web.Request,
-    asked: ChatRequest,
-    turn: Turn,
-    answer: Answer,
-    events: AsyncIterator[bytes],
-    client: ClientStream,
-) -> web.StreamResponse:
-    aggregator = Aggregator()
-    last: list[bytes] = []
-    await client.open({**answer.headers, **context.answer_headers(request)})
-    async with arriving(events, _BATCH_S if asked.key else 0) as batches:
-        async for batch in batches:
-            for position, block in enumerate(batch, 1):
-                aggregator.add(block)
-                if is_done(block):
-                    last = batch[:position]
-                    break
-            if aggregator.failed:
-                raise UpstreamFailed("the upstream's stream is no answer")
-            if last:
-                break
-            if batch and asked.key:
-                await turn.append(batch)
-            await client.send(batch or [client.KEEP_ALIVE])
-    if not aggregator.complete:
-        raise UpstreamFailed("the upstream's stream ended before its answer")
-    # The last event is held back until the turn is committed: who has read it all can rely on it.
-    last = last or [DONE]
-    result = Result(status=200, body=aggregator.body(), content_type=JSON, headers=_recorded(request, answer))
-    await turn.finish(result, messages=_transcript(asked, aggregator.assistant_message()), events=last)
-    await client.send(last)
-    return await client.close()
-
-
-async def _fail(request: web.Request, turn: Turn, client: ClientStream, failure: Exception) -> web.StreamResponse:
-    """Records a failure after the dispatch, so that a retry is told the same and nothing runs twice."""
-    error = replays.failure_of(failure)
-    last = [error_event(error)] if client.is_open else []
-    result = Result(status=error.status, body=error.body, headers=json.dumps(error.headers).encode())
-    await turn.finish(result, events=last, state="failed")
-    if client.is_open:
-        await client.send(last)
-        return await client.close()
-    return replays.json_response(request, result, context.answer_headers(request))
-
-
-def _recorded(request: web.Request, answer: Answer) -> bytes:
-    """The headers that a replay repeats."""
-    return json.dumps({**answer.headers, **request.get(context.ABOUT, {})}).encode()
-
-
-def _transcript(asked: ChatRequest, message: bytes | None) -> list[bytes]:
-    return [*asked.new_input, message] if message is not None else []

@@ -56,12 +56,19 @@ class ChoiceDeltas:
         return {"index": self._index, "message": self.message(), **fields, "finish_reason": self.finish_reason}
 
     def _add_call(self, delta: Mapping[str, object]) -> None:
-        index = delta.get("index")
-        if not isinstance(index, int):  # some servers number no calls: each then comes whole, or is told by its id
-            known = (number for number, call in self._calls.items() if delta.get("id") in (call.get("id"), None))
-            index = max(known, default=max(self._calls, default=-1) + 1)
+        index = call_index(delta, {number: call.get("id") for number, call in self._calls.items()})
         call = self._calls.setdefault(index, {})
         _merge(call, {name: value for name, value in delta.items() if name != "index"})
+
+
+def call_index(delta: Mapping[str, object], known: Mapping[int, object]) -> int:
+    """The number of the tool call that a delta is of; `known` are the calls so far, each by its number with its id."""
+    index = delta.get("index")
+    if isinstance(index, int):
+        return index
+    # Some servers number no calls: each then comes whole, or is told by its id.
+    same = (number for number, call_id in known.items() if delta.get("id") in (call_id, None))
+    return max(same, default=max(known, default=-1) + 1)
 
 
 class _Pieces(list[str]):

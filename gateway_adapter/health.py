@@ -4,6 +4,7 @@ from aiohttp import web
 
 from coordinator import CoordinatorError
 from gateway_adapter import context
+from gateway_adapter.metrics import METRICS
 
 DRAINING = web.AppKey("draining", list[bool])
 """Holds True once the replica is draining; a list, because an application's keys are frozen once it runs."""
@@ -22,12 +23,16 @@ async def readyz(request: web.Request) -> web.Response:
     try:
         await coordinator.ping()
         store = "ok"
+        policy = await coordinator.eviction_policy()
     except CoordinatorError:
-        store = "unavailable"
+        store, policy = "unavailable", ""
+    request.app[METRICS].store_up.set(store == "ok")
+    evicts = policy not in ("", "noeviction")
     body = {
         "status": "draining" if draining else "ready",
         "store": store,
         "replica": coordinator.settings.replica,
         "running": coordinator.running,
+        "warnings": [f"the store may evict what it must not lose: maxmemory-policy is {policy}"] if evicts else [],
     }
     return web.json_response(body, status=503 if draining else 200)

@@ -11,7 +11,7 @@ async def get(request: web.Request) -> web.Response:
     try:
         answer = await request.app[context.EXECUTOR].models()
     except UpstreamError as error:
-        return replays.json_response(request, replays.refusal_of(error), {})
+        return replays.json_response(request, replays.refusal_of(error))
     return web.Response(
         status=answer.status,
         body=answer.body,

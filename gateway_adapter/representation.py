@@ -1,6 +1,6 @@
 """Sessions and turns as JSON, the same over HTTP and on the command line."""
 
-from coordinator import ReplicaView, SessionView, TurnView
+from coordinator import Finding, ReplicaView, SessionView, TurnView
 
 
 def session_json(view: SessionView) -> dict[str, object]:
@@ -56,4 +56,14 @@ def replica_json(view: ReplicaView) -> dict[str, object]:
         "started_ms": view.started_ms,
         "seen_ms": view.seen_ms,
         "running": view.running,
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, object]:
+    """A finding of the doctor's."""
+    return {
+        "level": finding.level,
+        "name": finding.name,
+        "message": finding.message,
+        "repair": finding.repair or None,
     }

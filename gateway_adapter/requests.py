@@ -22,14 +22,19 @@ _FORM_ONLY = frozenset({"stream", "stream_options"})  # how the answer is sent, 
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
-    """A chat completion request. `canonical` is the same for bodies that ask the same, in whatever form."""
+    """A chat completion request."""
 
     raw: bytes
     fields: dict[str, object]
     model: str
     stream: bool
     include_usage: bool
-    canonical: bytes
+
+    @property
+    def canonical(self) -> bytes:
+        """The same for bodies that ask the same, in whatever form; made when asked for, since only keys need it."""
+        asked = {name: value for name, value in self.fields.items() if name not in _FORM_ONLY}
+        return json.dumps(asked, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def parse_chat(raw: bytes) -> ChatBody:
@@ -43,9 +48,7 @@ def parse_chat(raw: bytes) -> ChatBody:
     if not isinstance(options, dict | None):
         raise InvalidRequest("stream_options must be an object.", "stream_options", "invalid_stream_options")
     usage = _flag(options or {}, "include_usage", "stream_options.include_usage", "invalid_stream_options")
-    asked = {name: value for name, value in fields.items() if name not in _FORM_ONLY}
-    canonical = json.dumps(asked, sort_keys=True, separators=(",", ":")).encode("ascii")
-    return ChatBody(raw, fields, model, stream, usage, canonical)
+    return ChatBody(raw, fields, model, stream, usage)
 
 
 def parse_object(raw: bytes) -> dict[str, object]:

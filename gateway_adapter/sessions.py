@@ -43,7 +43,8 @@ async def create_session(request: web.Request) -> web.Response:
     """Opens a session without a turn: under the id or the declared key that the headers name, else as a new one."""
     settings = request.app[context.SETTINGS].coordinator
     named = single_header(request.headers, "X-Hermes-Session-Id", "invalid_session_id")
-    key = single_header(request.headers, "X-Hermes-Session-Key", "invalid_session_key")
+    sent_key = single_header(request.headers, "X-Hermes-Session-Key", "invalid_session_key")
+    key = session_key(sent_key) if sent_key is not None else None
     fields = await _fields(request)
     if "id" in fields:
         wanted = session_id(_text(fields, "id"))
@@ -54,7 +55,7 @@ async def create_session(request: web.Request) -> web.Response:
     if named is not None:
         address = Explicit(session_id(named))
     elif key is not None:
-        address = Declared(settings.source, session_key(key))
+        address = Declared(settings.source, key)
     by_client = isinstance(address, Declared) and settings.transcripts == "managed"
     view, new = await _coordinator(request).open_session(
         request[context.TENANT], address, history="client" if by_client else "store"
@@ -72,7 +73,11 @@ async def reset_session(request: web.Request) -> web.Response:
     if reason not in RESET_REASONS:
         raise InvalidRequest(f"reason must be one of {', '.join(sorted(RESET_REASONS))}.", "reason", "invalid_reason")
     expected = fields.get("expected")
-    if isinstance(expected, bool) or not isinstance(expected, str | int | None) or expected == "":
+    if (
+        isinstance(expected, bool)
+        or not isinstance(expected, str | int | None)
+        or (isinstance(expected, str) and not (expected and expected.isascii()))
+    ):
         raise InvalidRequest("expected must be a session id or a generation.", "expected", "invalid_expected")
     if not is_ours(wanted):
         raise InvalidRequest(

@@ -11,6 +11,9 @@ DONE = b"data: [DONE]\n\n"
 _END = re.compile(rb"\r\n\r?\n|\r\n\r|\n[\r\n]|\r\r")
 _CONTENT = re.compile(rb"[^\r\n]")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+# A byte order mark, and the blank lines that may stand before an event, belong before its first line.
+_BEFORE = re.compile(rb"\A(?:\xef\xbb\xbf)?[\r\n]*")
+_ID_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))id(?::[^\r\n]*)?(?:\r\n|\r|\n)")
 
 
 class EventSplitter:
@@ -66,6 +69,16 @@ def is_done(block: bytes) -> bool:
     """Whether this is the event that ends a chat stream."""
     data = data_of(block)
     return data is not None and data.strip() == b"[DONE]"
+
+
+def with_id(block: bytes, number: int) -> bytes:
+    """The event with `id: <number>` for its first line, which a client that lost the line sends as `Last-Event-ID`.
+
+    An id that the upstream gave it goes: the last of two would count. Nothing else changes.
+    """
+    before = _BEFORE.match(block)
+    start = before.end() if before else 0
+    return block[:start] + b"id: %d\n" % number + _ID_LINE.sub(b"", block[start:])
 
 
 def event(data: bytes) -> bytes:

@@ -8,38 +8,46 @@
 -- KEYS[4...] records    for each turn its record (hash), then its events (stream)
 -- ARGV[1] cid           the conversation
 -- ARGV[2] receipts      keep or all: whether receipts are erased too
--- ARGV[3...] turns      the turns, in the order of the keys
+-- ARGV[3] receipt_ms    how long a receipt may be kept from now
+-- ARGV[4...] turns      the turns, in the order of the keys
 -- -> {'erased', now, left}     how many turns of this kind are left; 0 when all is done
 
 --- @include lib/clock
 --- @include lib/expect
+--- @include lib/number
 
 local leftovers, others, erasing, cid, receipts = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local receipt_ms = integer(ARGV[3], 'receipt_ms')
 local now = store_ms()
 
 expect('zset', leftovers)
 expect('zset', others)
 expect('set', erasing)
-for i = 3, #ARGV do
-  expect('hash', KEYS[2 * i - 2])
-  expect('stream', KEYS[2 * i - 1])
+for i = 4, #ARGV do
+  expect('hash', KEYS[2 * i - 4])
+  expect('stream', KEYS[2 * i - 3])
 end
 
-for i = 3, #ARGV do
-  local record, events = KEYS[2 * i - 2], KEYS[2 * i - 1]
+for i = 4, #ARGV do
+  local record, events = KEYS[2 * i - 4], KEYS[2 * i - 3]
   if redis.call('ZREM', leftovers, ARGV[i]) == 1 then
-    local key = redis.call('HGET', record, 'key')
-    redis.call('UNLINK', events)
-    if key and key ~= '' then
-      redis.call('HDEL', record, 'request')
+    local key, of = unpack(redis.call('HMGET', record, 'key', 'cid'))
+    if of and of ~= cid then
+      -- It was accepted here and had to fork: it is another conversation's now.
+    elseif key and key ~= '' then
+      redis.call('UNLINK', events)
+      redis.call('HDEL', record, 'request', 'about')
       if redis.call('HGET', record, 'kept') == 'events' then
         redis.call('HSET', record, 'kept', 'body')
+      end
+      if redis.call('PTTL', record) > receipt_ms then
+        redis.call('PEXPIRE', record, digits(receipt_ms))
       end
       if receipts == 'all' then
         redis.call('HSET', record, 'kept', 'none', 'body', '', 'headers', '')
       end
     else
-      redis.call('UNLINK', record)
+      redis.call('UNLINK', record, events)
     end
   end
 end

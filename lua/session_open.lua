@@ -30,7 +30,7 @@ expect('zset', sessions)
 expect('zset', tombstones)
 expect('set', retired)
 
-local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'opened_token')
+local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'opened_token', 'source')
 local session, generation, nonce = found[1], integer(found[2] or '1', 'generation'), found[3] or ARGV[3]
 local pending = session_name(cid, generation, nonce)
 if not may_name(cid, named, session, found[3] and pending, retired, ARGV[6]) then
@@ -40,6 +40,6 @@ elseif session and session ~= '' then
 end
 session = string.sub(cid, 1, 1) == 'x' and named or pending
 open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
-  {cid = cid, session = session, generation = generation, nonce = nonce, history = ARGV[4], source = ARGV[5]}, now)
+  {cid = cid, session = session, generation = generation, nonce = nonce, history = ARGV[4], source = found[5] or ARGV[5]}, now)
 redis.call('HSET', conversation, 'opened_token', token)
 return {'opened', now, session}

@@ -4,7 +4,7 @@
 -- KEYS[1] record        hash: what is recorded of the id
 -- KEYS[2] parent        hash: the same of its parent; the id's own when it has none
 -- KEYS[3] conversation  hash: the declared conversation; the id's own when no key is given
--- KEYS[4] tombstones    zset: cid by time of retirement; holds what is not open, so that prune finds it
+-- KEYS[4] tombstones    zset: cid by time of retirement, or of its last record; holds what is not open, so that prune finds it
 -- KEYS[5] retired       set: digests of retired client-chosen ids
 -- ARGV[1] source        of the id
 -- ARGV[2] key           the declared key, or ''
@@ -37,15 +37,17 @@ end
 
 local known = read_record(record)
 relation = known and known.relation or relation
+local origin = relation == 'compression' and ARGV[4] ~= '' and read_record(parent) or nil
+if origin and is_fork(origin.relation) and not (known and known.cid ~= '') then
+  relation = origin.relation -- a fork that was compressed goes on going its own way
+end
 local bound = {source = source, key = '', cid = '', generation = '1', nonce = nonce}
 if known and (known.cid ~= '' or cid == '' or is_fork(relation)) then
   bound = known
-elseif is_fork(relation) then
-  bound.key = ''
-elseif relation == 'compression' and ARGV[4] ~= '' and (read_record(parent) or bound).cid ~= '' then
+elseif origin and origin.cid ~= '' then
   -- What goes on after a compression is the same conversation, in the generation it was in.
-  bound = read_record(parent)
-elseif cid ~= '' then
+  bound = origin
+elseif cid ~= '' and not is_fork(relation) then
   local found = redis.call('HMGET', conversation, 'generation', 'nonce')
   bound.key, bound.cid = key, cid
   if found[1] then
@@ -55,6 +57,8 @@ elseif cid ~= '' then
     redis.call('ZADD', tombstones, digits(now), cid)
   end
 end
+-- Recorded is used: a conversation without a session of ours is kept from its last record on.
+if bound.cid ~= '' then redis.call('ZADD', tombstones, 'XX', digits(now), bound.cid) end
 redis.call('HSET', record, 'source', bound.source, 'key', bound.key, 'cid', bound.cid, 'generation', bound.generation,
   'nonce', bound.nonce, 'parent', known and known.parent or ARGV[4], 'relation', relation, 'ended', known and known.ended or '')
 redis.call('PEXPIRE', record, digits(keep_ms))

@@ -46,6 +46,7 @@ for i = 6 + last + 1 - first, #ARGV do
   redis.call('XADD', events, digits(last), 'data', ARGV[i])
 end
 redis.call('HSET', record, 'events', digits(last))
+redis.call('PUBLISH', events, 'more')
 redis.call('PEXPIRE', events, digits(record_ms))
 redis.call('ZADD', running, 'XX', digits(now + lease_ms), turn)
 return {'appended', now, last}

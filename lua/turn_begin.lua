@@ -15,7 +15,8 @@
 -- KEYS[12] leftovers    zset: turns of retired sessions, until erased; receipts are kept
 -- KEYS[13] erasing      set: cids with leftovers
 -- KEYS[14] cancelling   set: turns asked to stop
--- KEYS[15] idempotency  hash: what the request's key names; absent without a key
+-- KEYS[15] accepted     zset: turn -> ms until which its replica vouches for it
+-- KEYS[16] idempotency  hash: what the request's key names; absent without a key
 -- ARGV[1] turn          the caller's token, made before the call
 -- ARGV[2] replica       who asks
 -- ARGV[3] not_after_ms  when the caller's patience ends
@@ -41,8 +42,14 @@
 -- ARGV[23] mailboxes    channel prefix of the replicas' mailboxes
 -- ARGV[24] idle_ms      how long a declared conversation may rest before its next generation begins, 0 for ever
 -- ARGV[25] daily        moments in ms, ascending, at which one ends a generation, as '<ms>,<ms>...' or ''
+-- ARGV[26] length       messages the transcript must have for the turn to follow on them, or ''
+-- ARGV[27] request      opaque bytes: accept the turn with this request, to be granted later; '' to ask for the grant
+-- ARGV[28] keep_ms      how long the record is kept once the turn has ended, '' for as long as such turns are
+-- ARGV[29] about        opaque bytes kept with the record, or ''
 -- -> {'late', now}                                      the caller has given up; nothing done
 -- -> {'granted', now, session, generation, nonce, fence, history, {message...}}
+-- -> {'accepted', now, session, generation, nonce}      written down; ask again for the grant
+-- -> {'branch', now, session}                           the transcript is longer: a fork of it has to be made
 -- -> {'ended', now, state}                              this very turn has ended already
 -- -> {'conflict', now}                                  the key names another request
 -- -> {'seen', now, turn, cid, session, state}           the key names this request's earlier turn
@@ -65,7 +72,7 @@
 
 local conversation, live, turns, queue, messages, record = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local running, waiting, sessions, tombstones, retired = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local leftovers, erasing, cancelling, idempotency = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local leftovers, erasing, cancelling, accepted, idempotency = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local turn, replica, cid, named, expected = ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local not_after_ms = integer(ARGV[3], 'not_after_ms')
 local exclusive, policy = ARGV[10] == '1', ARGV[11]
@@ -83,16 +90,18 @@ end
 
 -- The hashes are read below, ahead of the first write, and a read refuses another type by itself.
 local queued = expect('zset', queue)
-for _, key in ipairs({turns, running, waiting, sessions, tombstones, leftovers}) do expect('zset', key) end
+for _, key in ipairs({turns, running, waiting, sessions, tombstones, leftovers, accepted}) do expect('zset', key) end
 for _, key in ipairs({live, retired, erasing, cancelling}) do expect('set', key) end
 expect('list', messages)
 
 local found = redis.call('HMGET', conversation, 'session', 'generation', 'nonce', 'fence', 'history', 'holder', 'arrivals',
-  'active_ms')
+  'active_ms', 'source')
 local session, nonce, history, holder = found[1], found[3] or ARGV[7], found[5] or ARGV[8], found[6] or ''
 local generation = integer(found[2] or '1', 'generation')
 local fence = integer(found[4] or '0', 'fence')
-local idle_ms = integer(ARGV[24], 'idle_ms')
+local idle_ms, request = integer(ARGV[24], 'idle_ms'), ARGV[27]
+local length = ARGV[26] ~= '' and integer(ARGV[26], 'length')
+if ARGV[28] ~= '' then integer(ARGV[28], 'keep_ms') end
 integer(found[7] or '0', 'arrivals')
 
 local function granted()
@@ -109,9 +118,12 @@ local function refused(...)
   return {...}
 end
 
--- 1 This very turn is known: its reply was lost, and it is told again.
-local known = redis.call('HMGET', record, 'state', 'session', 'fence')
-if known[1] then
+-- 1 This very turn is known: its reply was lost, and it is told again; or it was accepted, and goes on.
+local known = redis.call('HMGET', record, 'state', 'session', 'fence', 'replica')
+local resumes = known[1] == 'accepted' and known[4] == replica
+if resumes and request ~= '' then
+  return {'accepted', now, known[2], digits(generation), nonce}
+elseif known[1] and not resumes then
   if known[1] ~= 'running' or known[2] ~= session or not redis.call('ZSCORE', running, turn) then
     return {'ended', now, known[1]}
   end
@@ -121,7 +133,7 @@ end
 
 -- 2 Its key was seen.
 local seen = idempotency and redis.call('HMGET', idempotency, 'turn', 'fingerprint', 'cid', 'session', 'state') or {}
-if seen[1] then
+if seen[1] and seen[1] ~= turn then
   if seen[2] ~= fingerprint then
     return refused('conflict', now)
   end
@@ -137,8 +149,8 @@ if exclusive then
 end
 
 -- 3 A declared conversation that nobody is using, past its idle or daily boundary: the boundary, now.
-local reason = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
-  and boundary_due(integer(found[8] or '0', 'active_ms'), now, idle_ms, ARGV[25])
+local resting = string.sub(cid, 1, 1) == 'd' and session and session ~= '' and not all.alive[1] and not all.waiters[1]
+local reason = resting and boundary_due(rests_since(integer(found[8] or '0', 'active_ms'), all.dead, running), now, idle_ms, ARGV[25])
 if reason then
   retire({conversation = conversation, live = live, turns = turns, leftovers = leftovers, queue = queue, messages = messages,
     running = running, waiting = waiting, sessions = sessions, tombstones = tombstones, erasing = erasing}, all,
@@ -155,6 +167,10 @@ elseif named == '' and expected ~= '' and session ~= expected then
   return refused('moved', now)
 end
 
+if length and redis.call('LLEN', messages) ~= length then
+  return refused('branch', now, session)
+end
+
 -- 5 No session yet: its name.
 local opens = not session or session == ''
 if opens then
@@ -163,7 +179,7 @@ end
 
 -- 6 Somebody live is running or in front.
 local alive, dead, waiters, gone, place = all.alive, all.dead, all.waiters, all.gone, 1
-if exclusive then
+if exclusive and request == '' then
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
   local interrupts = policy == 'interrupt' and not waiters[place]
   if interrupts then place = 1 end
@@ -187,6 +203,7 @@ if exclusive then
       redis.call('PUBLISH', mailboxes .. holder, 'cancel ' .. alive[1])
     end
     redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
+    if resumes then redis.call('ZADD', accepted, 'XX', digits(now + vouch_ms), turn) end
     return {'queued', now, place, session, holder, left_ms}
   end
 end
@@ -198,18 +215,53 @@ if max_running > 0 and redis.call('ZCOUNT', running, '(' .. digits(now), '+inf')
     redis.call('ZADD', waiting, digits(now + vouch_ms), turn)
     return {'queued', now, place, session, holder, 0}
   end
+  if resumes then redis.call('ZADD', accepted, 'XX', digits(now + vouch_ms), turn) end
   return {'limited', now}
 end
 
--- 8 The grant. The fence grows over pruning and total loss because the clock does.
+-- 8 It is written down, with its key: accepted for later, or granted. The fence grows over pruning and total loss because
+-- the clock does.
 fence = math.max(fence + 1, now)
 local at, number = digits(now), digits(fence)
 if opens then
   open_session({conversation = conversation, sessions = sessions, tombstones = tombstones},
-    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = ARGV[9]}, now)
+    {cid = cid, session = session, generation = generation, nonce = nonce, history = history, source = found[9] or ARGV[9]}, now)
+end
+redis.call('ZADD', sessions, at, cid)
+redis.call('ZREMRANGEBYSCORE', turns, '-inf', at)
+redis.call('ZADD', turns, digits(now + record_ms), turn)
+local facts = {'cid', cid, 'session', session, 'generation', digits(generation), 'replica', replica, 'route', ARGV[18],
+  'key', ARGV[20]}
+local function note(name, value)
+  facts[#facts + 1], facts[#facts + 2] = name, value
+end
+if ARGV[29] ~= '' then note('about', ARGV[29]) end
+if ARGV[28] ~= '' then note('keep_ms', digits(integer(ARGV[28], 'keep_ms'))) end
+if request ~= '' then
+  note('state', 'accepted')
+  note('request', request)
+  note('accepted_ms', at)
+else
+  note('state', 'running')
+  note('fence', number)
+  note('started_ms', at)
+end
+redis.call('HSET', record, unpack(facts))
+redis.call('PEXPIRE', record, digits(record_ms))
+if idempotency then
+  redis.call('HSET', idempotency, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
+  if not resumes then redis.call('HSET', idempotency, 'fingerprint', fingerprint) end -- what resumes was compared before
+  if key_ms > 0 then
+    redis.call('PEXPIRE', idempotency, digits(key_ms))
+  else
+    redis.call('PERSIST', idempotency)
+  end
+end
+if request ~= '' then
+  redis.call('ZADD', accepted, digits(now + vouch_ms), turn)
+  return {'accepted', now, session, digits(generation), nonce}
 end
 redis.call('HSET', conversation, 'fence', number, 'turn', turn, 'holder', replica, 'active_ms', at)
-redis.call('ZADD', sessions, at, cid)
 for _, other in ipairs(dead) do
   redis.call('ZREM', running, other)
   redis.call('SREM', live, other)
@@ -220,17 +272,8 @@ if exclusive and queued > 0 then
 end
 redis.call('SADD', live, turn)
 redis.call('ZADD', running, digits(now + lease_ms), turn)
-redis.call('ZREMRANGEBYSCORE', turns, '-inf', at)
-redis.call('ZADD', turns, digits(now + record_ms), turn)
-redis.call('HSET', record, 'state', 'running', 'cid', cid, 'session', session, 'generation', digits(generation), 'fence', number,
-  'replica', replica, 'route', ARGV[18], 'key', ARGV[20], 'started_ms', at)
-redis.call('PEXPIRE', record, digits(record_ms))
-if idempotency then
-  redis.call('HSET', idempotency, 'fingerprint', fingerprint, 'turn', turn, 'cid', cid, 'session', session, 'state', 'running')
-  if key_ms > 0 then
-    redis.call('PEXPIRE', idempotency, digits(key_ms))
-  else
-    redis.call('PERSIST', idempotency)
-  end
+if resumes then
+  redis.call('HDEL', record, 'request')
+  redis.call('ZREM', accepted, turn)
 end
 return granted()

@@ -60,7 +60,7 @@ local now = store_ms()
 local queued, logged = expect('zset', queue), expect('stream', events)
 for _, key in ipairs({turns, running, waiting, sessions}) do expect('zset', key) end
 for _, key in ipairs({live, cancelling}) do expect('set', key) end
-expect('list', messages)
+local stored = expect('list', messages)
 if idempotency then expect('hash', idempotency) end
 
 local word, ended, last = standing(record, conversation, running, cancelling, turn, fence)
@@ -83,11 +83,12 @@ else
   if logged > 0 then redis.call('UNLINK', events) end
   last = 0
 end
-redis.call('HSET', record, 'status', digits(status), 'headers', ARGV[6], 'content_type', ARGV[7], 'body', body, 'kept', kept,
-  'events', digits(last))
+local length = stored
 for i = 16 + event_count, #ARGV do
-  redis.call('RPUSH', messages, ARGV[i])
+  length = redis.call('RPUSH', messages, ARGV[i])
 end
+redis.call('HSET', record, 'status', digits(status), 'headers', ARGV[6], 'content_type', ARGV[7], 'body', body, 'kept', kept,
+  'events', digits(last), 'length', digits(length))
 redis.call('HSET', conversation, 'active_ms', digits(now), 'turns', digits(count + 1))
 redis.call('ZADD', sessions, 'XX', digits(now), ARGV[3])
 settle({record = record, events = events, live = live, turns = turns, running = running, cancelling = cancelling,

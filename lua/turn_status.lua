@@ -10,7 +10,8 @@
 -- KEYS[6] running       zset: turn -> lease deadline, of the tenant
 -- KEYS[7] waiting       zset: turn -> ms until which its replica vouches for it
 -- KEYS[8] cancelling    set: turns asked to stop
--- KEYS[9] idempotency   hash: the key of the turn; absent without a key
+-- KEYS[9] conversation  hash: its conversation
+-- KEYS[10] idempotency  hash: the key of the turn; absent without a key
 -- ARGV[1] turn          which
 -- ARGV[2] lease_ms      length of a lease
 -- ARGV[3] vouch_ms      how long a waiter counts after it asked
@@ -27,9 +28,10 @@
 --- @include lib/lease
 --- @include lib/queue
 --- @include lib/settle
+--- @include lib/active
 
 local record, events, live, turns, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local running, waiting, cancelling, idempotency = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local running, waiting, cancelling, conversation, idempotency = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local turn, mailboxes = ARGV[1], ARGV[6]
 local lease_ms, vouch_ms = integer(ARGV[2], 'lease_ms'), integer(ARGV[3], 'vouch_ms')
 local record_ms, key_ms = integer(ARGV[4], 'record_ms'), integer(ARGV[5], 'key_ms')
@@ -38,6 +40,7 @@ local now = store_ms()
 for _, key in ipairs({turns, queue, running, waiting}) do expect('zset', key) end
 for _, key in ipairs({live, cancelling}) do expect('set', key) end
 expect('hash', record)
+expect('hash', conversation)
 expect('stream', events)
 if idempotency then expect('hash', idempotency) end
 
@@ -50,8 +53,10 @@ shorten(running, now, lease_ms)
 local left_ms = lease_left(running, turn, now)
 if state == 'running' and left_ms == 0 then
   local stopped = redis.call('SISMEMBER', cancelling, turn) == 1
+  local ended_ms = tonumber(redis.call('ZSCORE', running, turn) or 0)
   settle({record = record, events = events, live = live, turns = turns, running = running, cancelling = cancelling,
     idempotency = idempotency}, turn, stopped and 'cancelled' or 'interrupted', now, record_ms, key_ms)
+  active_until(conversation, redis.call('HGET', record, 'session'), ended_ms)
   wake_next(queue, waiting, now, vouch_ms, mailboxes)
 end
 return {'turn', now, left_ms, redis.call('HGETALL', record)}

@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from coordinator.store.address import Endpoint
 from coordinator.store.connections import Connections, introduction
+from coordinator.store.durability import Durability
 from coordinator.store.failures import Failure
 from coordinator.store.lane import Lane
 from coordinator.store.lineage import Descent, Lineage
@@ -37,9 +38,10 @@ Row = tuple[int, int, list[Endpoint]]
 class Cluster(Servers):
     """A lane for each primary, and a map of slots that is made anew when it proves wrong."""
 
-    def __init__(self, connections: Connections, lineage: Lineage) -> None:
+    def __init__(self, connections: Connections, lineage: Lineage, durability: Durability) -> None:
         self._connections = connections
         self._lineage = lineage
+        self._durability = durability
         self._lanes: dict[Endpoint, Lane] = {}  # few: the addresses that primaries ever had
         self._rows: list[Row] = []
         self._moved: dict[int, Endpoint] = {}  # newer than the rows
@@ -107,7 +109,8 @@ class Cluster(Servers):
                 self._lineage.observe(_name(endpoint), descent, successor=successor)
 
             introduce = introduction(observe, self._connections.timeout_s, primary=False)
-            lane = self._lanes[endpoint] = Lane(self._connections.pool(endpoint, introduce), self._lineage)
+            pool = self._connections.pool(endpoint, introduce)
+            lane = self._lanes[endpoint] = Lane(pool, self._lineage, self._durability)
         return lane
 
     def _named(self, error: AskError, lane: Lane | None) -> Endpoint:

@@ -10,8 +10,10 @@ from hiredis import pack_command
 from redis.asyncio import ConnectionPool
 from redis.exceptions import ResponseError
 
+from coordinator.errors import NotSafeYet
 from coordinator.scripts import Value
 from coordinator.store.clock import StoreClock
+from coordinator.store.durability import Durability
 from coordinator.store.failures import StoreChanged, is_stray
 from coordinator.store.lineage import Lineage
 
@@ -25,14 +27,22 @@ _BATCH = 128  # calls a pipeline carries at most, so that none waits long behind
 class Call:
     """Commands that go out one behind the other on one connection, and the future of their replies."""
 
-    __slots__ = ("commands", "decided_at", "future")
+    __slots__ = ("barrier", "commands", "decided_at", "future")
 
-    def __init__(self, commands: tuple[Command, ...], future: "asyncio.Future[Any]", decided_at: int | None) -> None:
+    def __init__(
+        self,
+        commands: tuple[Command, ...],
+        future: "asyncio.Future[Any]",
+        decided_at: int | None = None,
+        barrier: str | None = None,
+    ) -> None:
         self.commands = commands
         self.future = future
         """Set to the replies, error replies as values, or to the exception that kept them away."""
         self.decided_at = decided_at
         """`Lineage.changes` when it was decided on: not sent to another store. None: to any."""
+        self.barrier = barrier
+        """The key that is written behind it when its answer has to be safe before it is told; else None."""
 
     def settle(self, outcome: Any) -> None:
         """Says how it went, unless its caller has given up."""
@@ -43,10 +53,11 @@ class Call:
 class Lane:
     """The way to one server, for one event loop. `clock` is that server's."""
 
-    def __init__(self, pool: ConnectionPool, lineage: Lineage) -> None:
+    def __init__(self, pool: ConnectionPool, lineage: Lineage, durability: Durability) -> None:
         self.clock = StoreClock()
         self._pool = pool
         self._lineage = lineage
+        self._durability = durability
         self._pending: deque[Call] = deque()
         self._flushes: set[asyncio.Task[None] | None] = set()
         self._wanted = False
@@ -107,20 +118,30 @@ class Lane:
         return batch
 
     async def _exchange(self, batch: list[Call]) -> None:
-        if not batch:
+        packed = {call: data for call in batch if (data := _packed(call)) is not None}
+        if not packed:
             return
         connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         stray = False
         try:
             # Making the connection may have shown another store than the one that a call was decided on for.
-            batch = [call for call in batch if self._is_current(call)]
-            # its stub speaks of a tuple of one
-            packed = b"".join(pack_command(command) for call in batch for command in call.commands)  # type: ignore[arg-type]
-            await connection.send_packed_command([packed])
+            batch = [call for call in packed if self._is_current(call)]
+            barriers = [*dict.fromkeys(call.barrier for call in batch if call.barrier)]
+            behind = self._durability.commands(barriers) if barriers else []
+            await connection.send_packed_command([b"".join([*map(packed.__getitem__, batch), *map(_pack, behind)])])
+            unsafe: list[tuple[Call, list[Any]]] = []
             for call in batch:
                 replies = [await _reply(connection) for _ in call.commands]
                 stray = stray or any(map(is_stray, replies))
-                call.settle(replies)
+                if call.barrier:
+                    unsafe.append((call, replies))
+                else:
+                    call.settle(replies)
+            reached = (
+                self._durability.reached(barriers, [await _reply(connection) for _ in behind]) if behind else set()
+            )
+            for call, replies in unsafe:
+                call.settle(replies if call.barrier in reached else [*map(_unsafe, replies)])
         finally:
             await self._pool.release(connection)
             if stray:
@@ -131,6 +152,24 @@ class Lane:
             return True
         call.settle(StoreChanged("the store changed while the call was on its way"))
         return False
+
+
+def _pack(command: Command) -> bytes:
+    return pack_command(command)  # type: ignore[arg-type]  # its stub speaks of a tuple of one
+
+
+def _packed(call: Call) -> bytes | None:
+    """The call as it is sent. None for one that holds what is no proper text: that is its own caller's error."""
+    try:
+        return b"".join(map(_pack, call.commands))
+    except UnicodeEncodeError as error:
+        call.settle(error)
+        return None
+
+
+def _unsafe(reply: Any) -> Any:
+    """An error is as it is; an answer is not told before it is safe."""
+    return reply if isinstance(reply, Exception) else NotSafeYet("carried out, but not yet as safe as it has to be")
 
 
 async def _reply(connection: Any) -> Any:

@@ -13,6 +13,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from coordinator.errors import StoreUnavailable
 from coordinator.store.address import StoreAddress
 from coordinator.store.connections import Connections, introduction
+from coordinator.store.durability import Durability
 from coordinator.store.failures import Failure
 from coordinator.store.lane import Lane
 from coordinator.store.lineage import Descent, Lineage
@@ -77,10 +78,10 @@ class OneServer(Servers):
 class Embedded(OneServer):
     """An imitation of a server inside this process."""
 
-    def __init__(self, address: StoreAddress, lineage: Lineage) -> None:
+    def __init__(self, address: StoreAddress, lineage: Lineage, durability: Durability) -> None:
         self._server = _EMBEDDED.get(address.url) or _EMBEDDED.setdefault(address.url, FakeServer(version=(7,)))
         self._client = FakeAsyncRedis(server=self._server)
-        super().__init__(Lane(self._client.connection_pool, lineage))
+        super().__init__(Lane(self._client.connection_pool, lineage, durability))
 
     def listener(self) -> redis.Redis:
         return FakeAsyncRedis(server=self._server)
@@ -89,7 +90,7 @@ class Embedded(OneServer):
 class Single(OneServer):
     """One server with an address of its own."""
 
-    def __init__(self, connections: Connections, lineage: Lineage) -> None:
+    def __init__(self, connections: Connections, lineage: Lineage, durability: Durability) -> None:
         self._connections = connections
         self._endpoint = connections.address.endpoints[0] if connections.address.endpoints else None
 
@@ -97,7 +98,7 @@ class Single(OneServer):
             lineage.observe("the server", descent)
 
         introduce = introduction(observe, connections.timeout_s, primary=True)
-        super().__init__(Lane(connections.pool(self._endpoint, introduce), lineage))
+        super().__init__(Lane(connections.pool(self._endpoint, introduce), lineage, durability))
 
     def listener(self) -> redis.Redis:
         return redis.Redis.from_pool(self._connections.pool(self._endpoint, None, waits=True))
@@ -111,7 +112,7 @@ class Single(OneServer):
 class Sentinels(OneServer):
     """The primary that the sentinels name, whenever a connection is made."""
 
-    def __init__(self, connections: Connections, lineage: Lineage) -> None:
+    def __init__(self, connections: Connections, lineage: Lineage, durability: Durability) -> None:
         self._connections = connections
         self._sentinel = connections.sentinel()
 
@@ -121,7 +122,7 @@ class Sentinels(OneServer):
         introduce = introduction(observe, connections.timeout_s, primary=True)
         self._pool = connections.sentinel_pool(self._sentinel, introduce)
         self._watch: asyncio.Task[None] | None = None
-        super().__init__(Lane(self._pool, lineage))
+        super().__init__(Lane(self._pool, lineage, durability))
 
     def listener(self) -> redis.Redis:
         return redis.Redis.from_pool(self._connections.sentinel_pool(self._sentinel, None, waits=True))

@@ -12,13 +12,15 @@ from typing import Any, Self
 import redis.asyncio as redis
 from redis.exceptions import NoScriptError, RedisError
 
-from coordinator.errors import StoreUnavailable
+from coordinator.errors import ScriptError, StoreUnavailable
+from coordinator.keys import barrier_of
 from coordinator.scripts import Script, Value
 from coordinator.settings import Settings
 from coordinator.store.address import StoreAddress
 from coordinator.store.clock import StoreClock
 from coordinator.store.cluster import Cluster
 from coordinator.store.connections import Connections
+from coordinator.store.durability import Durability
 from coordinator.store.failures import Failure, failure_of
 from coordinator.store.lane import Call, Command, Lane
 from coordinator.store.lineage import Lineage
@@ -29,7 +31,7 @@ from coordinator.store.servers import Embedded, Sentinels, Servers, Single
 _PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2)
 _AT_ONCE = 3  # redirections followed without a pause: more of them, and the servers do not agree yet
 
-_KEYLESS = frozenset({"PING", "TIME", "PUBLISH", "INFO", "CONFIG"})
+_KEYLESS = frozenset({"PING", "TIME", "PUBLISH", "INFO", "CONFIG", "CLUSTER", "SCRIPT", "WAIT", "WAITAOF"})
 _ASKING: Command = ("ASKING",)
 
 Ready = Callable[[], Awaitable[None]]
@@ -50,7 +52,9 @@ class Store:
         """Whether it lives inside this process, and forgets."""
         self._patience_s = settings.patience_ms / 1000 if patience_s is None else patience_s
         self._lineage = lineage or Lineage()
-        self._servers = _servers(address, settings, min(settings.store_timeout_s, self._patience_s), self._lineage)
+        self._durability = Durability(settings)
+        connections = Connections(address, settings, min(settings.store_timeout_s, self._patience_s))
+        self._servers = _servers(connections, self._lineage, self._durability)
 
     async def __aenter__(self) -> Self:
         await self._servers.start()
@@ -104,9 +108,13 @@ class Store:
         *,
         tail_keys: Sequence[str] = (),
         tail: Sequence[Value] = (),
+        loosely: bool = False,
         ready: Ready | None = None,
     ) -> list[Any]:
         """One script by its hash; loads it first where the server does not know it. Errors as for `execute`.
+
+        Unless `loosely`, its answer comes once it is as safe as the durability class asks for; NotSafeYet says that it
+        was carried out, and is not.
 
         `ready` is awaited before each time it is sent, and holds for that store only: should it turn out to be another
         one before the script is on its way, the script is not sent, and `ready` awaited again.
@@ -115,12 +123,27 @@ class Store:
         count, values = script.order(keys, args, tail_keys, tail)
         sha, text = (script.embedded_sha, script.embedded_text) if self.embedded else (script.sha, script.text)
         key = str(values[0])
-        reply = await self._call(key, ("EVALSHA", sha, count, *values), until, ready)
+        barrier = barrier_of(key) if self._durability.waits and not loosely else None
+        reply = await self._call(key, ("EVALSHA", sha, count, *values), until, ready, barrier)
         if isinstance(reply, NoScriptError):
-            reply = await self._call(key, ("EVAL", text, count, *values), until, ready)
+            reply = await self._call(key, ("EVAL", text, count, *values), until, ready, barrier)
         return list(_answer(reply))
 
-    async def _call(self, key: str | None, command: Command, until: float, ready: Ready | None = None) -> Any:
+    async def check_durability(self) -> None:
+        """Raises ValueError when a server cannot do what the durability class asks for; StoreUnavailable while it
+        cannot be asked."""
+        if not self._durability.waits:
+            return
+        if self.embedded:
+            raise ValueError(f"durability {self._durability.name}: the embedded store keeps nothing")
+        try:
+            await self.everywhere(*self._durability.probe)
+        except ScriptError as error:
+            raise ValueError(f"durability {self._durability.name}: the server cannot do that: {error}") from None
+
+    async def _call(
+        self, key: str | None, command: Command, until: float, ready: Ready | None = None, barrier: str | None = None
+    ) -> Any:
         """The reply, or an error that trying again does not change."""
         failure: Failure | None = None
         lane: Lane | None = None
@@ -137,7 +160,8 @@ class Store:
                     except (RedisError, OSError) as error:
                         reply: Any = error
                     else:
-                        reply = await _send(lane, (_ASKING, command) if redirected else (command,), decided_at)
+                        commands = (_ASKING, command) if redirected else (command,)
+                        reply = await _send(lane, commands, decided_at, barrier)
                     if not isinstance(reply, Exception) or isinstance(reply, NoScriptError):
                         return reply
                     failure = failure_of(reply)
@@ -149,10 +173,12 @@ class Store:
             raise failure.error if failure else StoreUnavailable("the store did not answer in time") from None
 
 
-async def _send(lane: Lane, commands: tuple[Command, ...], decided_at: int | None = None) -> Any:
+async def _send(
+    lane: Lane, commands: tuple[Command, ...], decided_at: int | None = None, barrier: str | None = None
+) -> Any:
     """The last command's reply, or the exception that kept it away."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    lane.send(Call(commands, future, decided_at))
+    lane.send(Call(commands, future, decided_at, barrier))
     replies = await future
     return replies if isinstance(replies, Exception) else replies[-1]
 
@@ -169,14 +195,13 @@ def _answer(reply: Any) -> Any:
     return reply
 
 
-def _servers(address: StoreAddress, settings: Settings, timeout_s: float, lineage: Lineage) -> Servers:
-    connections = Connections(address, settings, timeout_s)
-    match address.kind:
+def _servers(connections: Connections, lineage: Lineage, durability: Durability) -> Servers:
+    match connections.address.kind:
         case "embedded":
-            return Embedded(address, lineage)
+            return Embedded(connections.address, lineage, durability)
         case "single":
-            return Single(connections, lineage)
+            return Single(connections, lineage, durability)
         case "sentinel":
-            return Sentinels(connections, lineage)
+            return Sentinels(connections, lineage, durability)
         case "cluster":
-            return Cluster(connections, lineage)
+            return Cluster(connections, lineage, durability)

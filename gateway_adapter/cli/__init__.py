@@ -7,7 +7,19 @@ from collections.abc import Sequence
 
 import typer
 
-from gateway_adapter.cli.inspect import cancel, delete, prune, replicas, reset, session, sessions, turn, turns
+from gateway_adapter.cli.inspect import (
+    cancel,
+    delete,
+    doctor,
+    prune,
+    replicas,
+    reset,
+    session,
+    sessions,
+    settings,
+    turn,
+    turns,
+)
 from gateway_adapter.cli.keys import new
 from gateway_adapter.cli.serve import NOTES, serve
 
@@ -48,8 +60,8 @@ def _commands() -> typer.Typer:
     keys = typer.Typer(help="Make API keys.", no_args_is_help=True)
     keys.command()(new)
     commands.add_typer(keys, name="keys", rich_help_panel="Gateway")
-    for verb in (sessions, session, turns, turn, replicas):
+    for verb in (sessions, session, turns, turn, replicas, doctor):
         commands.command(rich_help_panel="Look")(verb)
-    for verb in (reset, cancel, delete, prune):
+    for verb in (reset, cancel, delete, prune, settings):
         commands.command(rich_help_panel="Tidy")(verb)
     return commands

@@ -25,14 +25,12 @@ class _Asking:
 
     store: options.AskedStore = LOCAL_STORE
     as_json: options.AsJson = False
-    lease_ttl: options.LeaseTtl = COORDINATOR.lease_ms
     result_ttl: options.ResultTtl = COORDINATOR.result_ttl_ms
     key_ttl: options.KeyTtl = COORDINATOR.key_ttl_ms
     session_ttl: options.SessionTtl = COORDINATOR.session_ttl_ms
 
     async def answer(self, verb: Callable[..., Awaitable[Answer]], values: dict[str, Any]) -> Answer:
         settings = Settings(
-            lease_ms=self.lease_ttl,
             result_ttl_ms=self.result_ttl,
             key_ttl_ms=self.key_ttl,
             session_ttl_ms=self.session_ttl,
@@ -56,6 +54,8 @@ def asks_store(verb: _Verb[_P]) -> Callable[..., None]:
         except CoordinatorError as error:
             raise typer.TyperException(str(error)) from None
         answer.show(as_json=asking.as_json)
+        if answer.exit_code:
+            raise typer.Exit(answer.exit_code)
 
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*own, *common]]

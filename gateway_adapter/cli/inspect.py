@@ -11,8 +11,8 @@ from gateway_adapter.auth import DEFAULT_TENANT
 from gateway_adapter.cli import options
 from gateway_adapter.cli.asking import asks_store
 from gateway_adapter.cli.output import Answer, counted, listing, sheet
-from gateway_adapter.cli.shown import replica_row, session_facts, session_row, turn_facts, turn_row
-from gateway_adapter.representation import replica_json, session_json, turn_json
+from gateway_adapter.cli.shown import finding_row, replica_row, session_facts, session_row, turn_facts, turn_row
+from gateway_adapter.representation import finding_json, replica_json, session_json, turn_json
 
 
 @asks_store
@@ -128,6 +128,34 @@ async def replicas(coordinator: Coordinator) -> Answer:
     views = await coordinator.replicas()
     data = {"object": "list", "data": [replica_json(view) for view in views]}
     return Answer(data, listing([replica_row(view) for view in views], "no replicas"))
+
+
+@asks_store
+async def settings(
+    coordinator: Coordinator,
+    lease_ttl: options.NewLeaseTtl = None,
+    implicit_turns: options.NewImplicitTurns = None,
+) -> Answer:
+    """Show what all replicas have agreed on, or change it: they take it over within seconds, without a restart."""
+    for name, value in (("lease_ms", lease_ttl), ("implicit_turns", implicit_turns)):
+        if value is not None:
+            try:
+                await coordinator.agree_on(name, value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+    agreed = await coordinator.agreed_settings()
+    return Answer({"object": "settings", **agreed}, sheet(dict(agreed) or {"settings": "nothing is agreed on yet"}))
+
+
+@asks_store
+async def doctor(coordinator: Coordinator) -> Answer:
+    """Check the server and its settings; each finding names the command that mends it. Exit code 1: an error."""
+    findings = [finding async for finding in coordinator.examine()]
+    worst = "error" if any(finding.level == "error" for finding in findings) else "warning"
+    bad = [finding for finding in findings if finding.level != "ok"]
+    data = {"object": "doctor", "status": worst if bad else "ok", "findings": [finding_json(one) for one in findings]}
+    rows = [finding_row(finding) for finding in findings]
+    return Answer(data, listing(rows, "nothing was looked at"), exit_code=1 if worst == "error" and bad else 0)
 
 
 @asks_store

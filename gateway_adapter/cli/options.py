@@ -128,6 +128,8 @@ SessionTtl = Annotated[int, _time("session-ttl", "How long an idle session is ke
 
 # Only for `serve`.
 
+ResponseTtl = Annotated[int, _time("response-ttl", "How long a stored response is kept.", _FLEET, "response_ttl_ms")]
+
 Host = Annotated[str, _flag("host", "Address to listen at; without keys a loopback one.", _CLIENTS)]
 Port = Annotated[int, _flag("port", "Port to listen at.", _CLIENTS, metavar="N", min=1, max=65_535)]
 KeysFile = Annotated[
@@ -176,6 +178,14 @@ ImplicitTurns = Annotated[
     Literal["shared", "exclusive"],
     _flag("implicit-turns", "Whether turns of header-less conversations run side by side.", _FLEET),
 ]
+NewLeaseTtl = Annotated[
+    int | None,
+    typer.Option("--lease-ttl", help="Agree on this lease.", metavar="DURATION", parser=duration),
+]
+NewImplicitTurns = Annotated[
+    Literal["shared", "exclusive"] | None,
+    typer.Option("--implicit-turns", help="Agree on how turns of header-less conversations run."),
+]
 OnDisconnect = Annotated[
     Literal["auto", "finish", "cancel"],
     _flag("on-disconnect", "What becomes of a turn whose client is gone; auto finishes keyed ones.", _CLIENTS),
@@ -205,6 +215,26 @@ DailyAt = Annotated[
         parser=daily,
         show_default="never",
     ),
+]
+Durability = Annotated[
+    Literal["primary", "replicated", "fsynced"],
+    _flag("durability", "When an answer is safe: at the primary, at replicas too, or on disk.", _BEHIND),
+]
+DurabilityReplicas = Annotated[
+    int | None,
+    _flag(
+        "durability-replicas",
+        "Replicas that must have it; by default 1 for replicated, 0 for fsynced.",
+        _BEHIND,
+        metavar="N",
+        min=0,
+        max=100,
+        show_default=False,
+    ),
+]
+DurabilityTimeout = Annotated[
+    int,
+    _duration("durability-timeout", "How long to wait for that.", _BEHIND, COORDINATOR.durability_timeout_ms, _above_0),
 ]
 ScopeAs = Annotated[
     ScopeCarrier,

@@ -21,6 +21,7 @@ class Answer:
     text: RenderableType
     note: str = ""
     """A remark besides, for stderr."""
+    exit_code: int = 0
 
     def show(self, *, as_json: bool) -> None:
         """Prints the one or the other to stdout."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 import typer
 
-from coordinator import Settings
+from coordinator import NewerSchema, Settings
 from gateway_adapter import app
 from gateway_adapter.auth import INLINE, ApiKeys, KeysError
 from gateway_adapter.cli import logs, options
@@ -49,18 +49,47 @@ def serve(
     source: options.Source = COORDINATOR.source,
     idle: options.Idle = COORDINATOR.idle_ms,
     daily: options.DailyAt = None,
+    durability: options.Durability = COORDINATOR.durability,
+    durability_replicas: options.DurabilityReplicas = COORDINATOR.durability_replicas,
+    durability_timeout: options.DurabilityTimeout = COORDINATOR.durability_timeout_ms,
     scope_as: options.ScopeAs = GATEWAY.scope_as,
     scope_implicit: options.ScopeImplicit = GATEWAY.scope_implicit,
     fence_header: options.FenceHeader = None,
     result_ttl: options.ResultTtl = COORDINATOR.result_ttl_ms,
     key_ttl: options.KeyTtl = COORDINATOR.key_ttl_ms,
     session_ttl: options.SessionTtl = COORDINATOR.session_ttl_ms,
+    response_ttl: options.ResponseTtl = COORDINATOR.response_ttl_ms,
     max_running: options.MaxRunning = COORDINATOR.max_running,
     max_body: options.MaxBody = GATEWAY.max_body_bytes,
     max_stored: options.MaxStored = COORDINATOR.max_stored_bytes,
     log_level: options.LogLevel = "info",
 ) -> None:
     """Serve one replica of the gateway until SIGTERM or SIGINT."""
+    try:
+        coordinator = Settings(
+            lease_ms=lease_ttl,
+            turn_policy=turn_policy,
+            turn_wait_ms=turn_wait,
+            turn_limit_ms=turn_limit,
+            queue_limit=queue_limit,
+            interrupted_turns=interrupted_turns,
+            implicit_turns=implicit_turns,
+            transcripts=transcripts,
+            source=source,
+            idle_ms=idle,
+            durability=durability,
+            durability_replicas=durability_replicas,
+            durability_timeout_ms=durability_timeout,
+            daily=daily,
+            result_ttl_ms=result_ttl,
+            key_ttl_ms=key_ttl,
+            session_ttl_ms=session_ttl,
+            response_ttl_ms=response_ttl,
+            max_running=max_running,
+            max_stored_bytes=max_stored,
+        )
+    except ValueError as error:
+        raise AskedWrongly(str(error)) from None
     settings = GatewaySettings(
         host=host,
         port=port,
@@ -75,24 +104,7 @@ def serve(
         fence_header=fence_header,
         drain_timeout_ms=drain_timeout,
         max_body_bytes=max_body,
-        coordinator=Settings(
-            lease_ms=lease_ttl,
-            turn_policy=turn_policy,
-            turn_wait_ms=turn_wait,
-            turn_limit_ms=turn_limit,
-            queue_limit=queue_limit,
-            interrupted_turns=interrupted_turns,
-            implicit_turns=implicit_turns,
-            transcripts=transcripts,
-            source=source,
-            idle_ms=idle,
-            daily=daily,
-            result_ttl_ms=result_ttl,
-            key_ttl_ms=key_ttl,
-            session_ttl_ms=session_ttl,
-            max_running=max_running,
-            max_stored_bytes=max_stored,
-        ),
+        coordinator=coordinator,
     )
     _check(settings)
     logs.set_up(log_level)
@@ -152,6 +164,8 @@ def _announce(settings: GatewaySettings) -> None:
 def _run(settings: GatewaySettings) -> None:
     try:
         asyncio.run(app.serve(settings))
+    except (ValueError, NewerSchema) as error:
+        raise AskedWrongly(without_secrets(str(error), settings.store)) from None
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         url = http_url(settings.host, settings.port)

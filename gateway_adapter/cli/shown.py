@@ -1,6 +1,6 @@
 """Sessions and turns as a person reads them: the rows of a list, the facts of one."""
 
-from coordinator import ReplicaView, SessionView, TurnView
+from coordinator import Finding, ReplicaView, SessionView, TurnView
 from gateway_adapter.cli.output import lasting, moment
 
 _KINDS = {"i": "implicit", "d": "declared", "x": "explicit", "m": "minted"}
@@ -79,3 +79,8 @@ def replica_row(view: ReplicaView) -> dict[str, object]:
         "seen": moment(view.seen_ms),
         "running": view.running,
     }
+
+
+def finding_row(finding: Finding) -> dict[str, object]:
+    """A finding in a list."""
+    return {"level": finding.level, "what": finding.name, "found": finding.message, "repair": finding.repair or None}

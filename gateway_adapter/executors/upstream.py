@@ -28,7 +28,8 @@ from gateway_adapter.sse import EventSplitter, data_of, is_done
 _CONNECT_S = 10
 # Idle connections are given up before the shortest common server limit (5 s) does it under a request just sent.
 _KEEP_CONNECTION_S = 4
-_PASSED_ON = ("x-request-id", "openai-")
+# Not openai-organization: it names the operator's account.
+_PASSED_ON = ("x-request-id", "openai-processing-ms", "openai-version", "openai-model")
 _PASSED_ON_WITH_REFUSAL = (*_PASSED_ON, "retry-after", "x-should-retry", "x-ratelimit-")
 
 

@@ -1,3 +1,11 @@
+-- Since when nobody is at work in a conversation: its last activity, or the end of the lease of a turn that died.
+local function rests_since(active_ms, dead, running)
+  for _, turn in ipairs(dead) do
+    active_ms = math.max(active_ms, tonumber(redis.call('ZSCORE', running, turn) or 0))
+  end
+  return active_ms
+end
+
 -- The boundary that a resting conversation has passed: 'idle', 'daily', or false. `daily` lists the moments around now, so
 -- that the store's clock, not the caller's, decides which is the latest that is past.
 local function boundary_due(active_ms, now, idle_ms, daily)

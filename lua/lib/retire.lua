@@ -11,6 +11,7 @@ end
 local function retire(at, all, how, now)
   redis.call('HSET', at.conversation, 'session', '', 'generation', digits(how.generation + 1), 'nonce', how.nonce,
     'ended_by', how.reason, 'ended_token', how.token, 'ended_turns', table.concat(all.alive, ' '))
+  redis.call('HDEL', at.conversation, 'notes', 'edit_token')
   redis.call('ZREM', at.sessions, how.cid)
   redis.call('ZADD', at.tombstones, digits(now), how.cid)
   for _, turn in ipairs(all.alive) do

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from tests.adapter.gateway import Gateway, running
+from tests.support.proxy import DropReplyProxy
 from tests.support.servers import StoreServer
 from tests.support.upstream import StubUpstream
 
@@ -22,10 +23,10 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def starter(
-    http: aiohttp.ClientSession, server: StoreServer, upstream: StubUpstream
+    http: aiohttp.ClientSession, store: str, upstream: StubUpstream
 ) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
-    """Starts replicas on these; they are stopped at the end, before the server is."""
-    defaults = {"store": server.store_url, "upstream": upstream.url}
+    """Starts replicas on these; they are stopped at the end, before the store is."""
+    defaults = {"store": store, "upstream": upstream.url}
     async with AsyncExitStack() as stack:
 
         async def start_one(**settings: object) -> Gateway:
@@ -39,7 +40,7 @@ async def start(
     http: aiohttp.ClientSession, store_server: StoreServer, upstream: StubUpstream
 ) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
     """`await start(lease_ms=1_000)`: one more replica, with these settings, until the test ends."""
-    async with starter(http, store_server, upstream) as start_one:
+    async with starter(http, store_server.store_url, upstream) as start_one:
         yield start_one
 
 
@@ -61,5 +62,21 @@ async def start_own(
     http: aiohttp.ClientSession, own_server: StoreServer, upstream: StubUpstream
 ) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
     """As `start`, on the test's own store."""
-    async with starter(http, own_server, upstream) as start_one:
+    async with starter(http, own_server.store_url, upstream) as start_one:
+        yield start_one
+
+
+@pytest.fixture
+async def proxy(store_server: StoreServer) -> AsyncIterator[DropReplyProxy]:
+    """A line to the shared store that loses replies."""
+    async with DropReplyProxy(store_server.port) as running_proxy:
+        yield running_proxy
+
+
+@pytest.fixture
+async def start_behind(
+    http: aiohttp.ClientSession, proxy: DropReplyProxy, upstream: StubUpstream
+) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """As `start`, with the store behind `proxy`."""
+    async with starter(http, proxy.url, upstream) as start_one:
         yield start_one

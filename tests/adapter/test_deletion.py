@@ -6,7 +6,6 @@ import pytest
 
 from coordinator.scripts import load
 from tests.adapter.gateway import dump, end_lease, hold, queued, session_path, user
-from tests.support.proxy import DropReplyProxy
 
 SECRET_TEXT = "the-text-that-must-go"
 LONG_AGO_MS = 1_000_000_000_000  # 2001: past every retention
@@ -41,15 +40,14 @@ async def test_deletions_that_race_retire_once(start, store_server):
     assert store_server.cli("ZCARD", "coord1:{default}:tombstones") == 1
 
 
-async def test_a_deletion_whose_reply_was_lost_is_still_200(start, store_server):
+async def test_a_deletion_whose_reply_was_lost_is_still_200(start_behind, proxy):
     """E1, J2: the store client sends the script again and is answered as the first time."""
-    async with DropReplyProxy(store_server.port) as proxy:
-        gateway = await start(store=proxy.url)
-        session_id = (await gateway.chat("hello")).session_id
-        await gateway.delete("warm")  # now the server knows the script by its hash
-        proxy.drop_next_reply(load("session_delete").sha.encode())
-        assert (await gateway.delete(session_id)).status == 200
-        assert proxy.dropped == 1
+    gateway = await start_behind()
+    session_id = (await gateway.chat("hello")).session_id
+    await gateway.delete("warm")  # now the server knows the script by its hash
+    proxy.drop_next_reply(load("session_delete").sha.encode())
+    assert (await gateway.delete(session_id)).status == 200
+    assert proxy.dropped == 1
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -164,15 +162,14 @@ async def test_many_leftovers_are_erased_before_the_answer(gateway, store_server
     assert store_server.cli("EXISTS", "coord1:{default}:erasing") == 0
 
 
-async def test_an_interrupted_erasure_is_finished_by_another_replica(start, store_server):
+async def test_an_interrupted_erasure_is_finished_by_another_replica(start, start_behind, proxy, store_server):
     """E5: when the deleting replica fails between retirement and erasure, any replica's cleaning goes on with it."""
     other = await start()
-    async with DropReplyProxy(store_server.port) as proxy:
-        gateway = await start(store=proxy.url)
-        await gateway.chat(SECRET_TEXT, session_id="s")
-        proxy.drop_next_reply(b":leftovers:", times=100)  # more than a call is made again within its patience
-        failed = await gateway.delete("s")
-        assert (failed.status, failed.code) == (503, "storage_unavailable")
+    gateway = await start_behind()
+    await gateway.chat(SECRET_TEXT, session_id="s")
+    proxy.drop_next_reply(b":leftovers:", times=100)  # more than a call is made again within its patience
+    failed = await gateway.delete("s")
+    assert (failed.status, failed.code) == (503, "storage_unavailable")
     assert (await other.session("s")).status == 404
     await other.coordinator.prune("default")
     assert store_server.cli("KEYS", "*:turn:*") == []

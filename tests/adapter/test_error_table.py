@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway_adapter import chat_completions
+from gateway_adapter import context
 from gateway_adapter.auth import ApiKeys
 from tests.adapter.gateway import end_lease, hold, queued, user
 from tests.support.clients import Reply
@@ -114,7 +114,7 @@ async def cancelled(test, stream):
 
 async def store_away(test, stream):
     """A store that takes nothing."""
-    gateway = await test.start()
+    gateway = await test.start(patience_ms=500)
     test.server.cli("CONFIG", "SET", "maxmemory", "1")
     try:
         return await gateway.chat("hello", stream=stream)
@@ -206,11 +206,11 @@ async def test_success_and_replays_are_not_to_be_sent_again(gateway):
 async def test_a_failure_of_our_own_tells_nothing(gateway, upstream, monkeypatch):
     """J8, G5: an unforeseen failure is 500 without its text, and the session is free again."""
 
-    async def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("a-path-of-ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr(chat_completions, "_upstream_request", fail)
+        broken.setattr(gateway.app[context.EXECUTOR], "chat", fail)
         reply = await gateway.chat("hello", session_id="s", key="k")
     assert (reply.status, reply.code) == (500, "internal_error")
     assert b"a-path-of-ours" not in reply.body

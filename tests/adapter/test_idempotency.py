@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -173,6 +174,24 @@ async def test_a_key_spent_on_one_address_stays_spent(gateway, upstream):
     assert upstream.count == 1
 
 
+ROUTES = {
+    "/v1/chat/completions": {"model": "ok", "messages": [user("hello")]},
+    "/v1/responses": {"model": "ok", "input": "hello"},
+    "/v1/runs": {"model": "ok", "input": "hello"},
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_key_spent_on_one_route_stays_spent(gateway, upstream, route):
+    """F2: on every other route the same key is 409 `admission_conflict`, and nothing runs."""
+    first = await gateway.request("POST", route, json=ROUTES[route], key="k")
+    assert first.status in (200, 202)
+    for other in ROUTES.keys() - {route}:
+        refused = await gateway.request("POST", other, json=ROUTES[other], key="k")
+        assert (refused.status, refused.code) == (409, "admission_conflict")
+    await upstream.until(lambda up: up.count == 1 and up.running == 0)
+
+
 async def test_keys_belong_to_a_tenant(start, upstream):
     """F1: the same key of two tenants is two keys."""
     gateway = await start(keys=ApiKeys.load(None, "acme:one,beta:two"))
@@ -205,11 +224,13 @@ async def test_a_retry_joins_the_running_turn(start, upstream, first_stream, joi
 
 @pytest.mark.parametrize("session_id", [None, "s"])
 async def test_identical_requests_at_once_run_once(start, upstream, session_id):
-    """F1, F3: 20 identical keyed requests over two replicas are one turn, and all get its answer; no 5xx."""
-    gateways = [await start(), await start()]
+    """F1, F3: 20 identical keyed requests over two replicas are one turn, whose end all are told at once; no 5xx."""
+    gateways = [await start(poll_ms=8_000, vouch_ms=24_000) for _ in range(2)]  # looking again by itself is too late
     for number in range(5):
         asked = (gateways[i % 2].chat(f"race {number}", key=f"k{number}", session_id=session_id) for i in range(20))
+        began = time.monotonic()
         replies = await asyncio.gather(*asked)
+        assert time.monotonic() - began < 4
         assert [reply.status for reply in replies] == [200] * 20
         assert len({reply.body for reply in replies}) == 1
         assert sum(not reply.replayed for reply in replies) == 1
@@ -407,7 +428,7 @@ async def test_a_replay_is_served_while_draining(gateway, upstream):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_replay_is_served_while_the_store_is_full(start_own, own_server, upstream, stream):
     """F10, J1: a full store takes nothing new (503), still answers known keys, and lets what runs commit."""
-    gateway = await start_own()
+    gateway = await start_own(patience_ms=500)
     first = await gateway.chat("hello", key="k", stream=stream)
     running = await hold(gateway, upstream, "other", key="running")
     own_server.cli("CONFIG", "SET", "maxmemory", "1")

@@ -10,11 +10,11 @@ import pytest
 from coordinator.scripts import load
 from tests.adapter.gateway import hold, queued, session_path
 from tests.support.loading import LoadingServer
-from tests.support.proxy import DropReplyProxy
 from tests.support.servers import StoreServer
 from tests.support.waiting import until
 
-WITHIN_S = 2.0
+WITHIN_S = 3.0  # two seconds are promised, the third is for a machine that is busy with other things
+SHORT_MS = 600  # a patience after which a test need not wait long for what is being taken back
 FAULTS = ("stopped", "frozen", "locked", "loading")
 
 
@@ -54,8 +54,9 @@ async def ask_all(gateway):
 
 @pytest.mark.parametrize("kind", FAULTS)
 async def test_a_store_that_cannot_serve(start_own, own_server, upstream, kind):
-    """J1: 503 `storage_unavailable` as JSON within two seconds on every route; nothing runs; it recovers by itself."""
-    gateway = await start_own()
+    """J1, G13: 503 `storage_unavailable` as JSON within two seconds on every route, and nothing of it runs later; once
+    the store is back the same requests run at once, without a restart."""
+    gateway = await (start_own() if kind == "frozen" else start_own(patience_ms=SHORT_MS))
     assert (await gateway.chat("warm", session_id="warm")).status == 200
     async with fault(kind, own_server):
         began = time.monotonic()
@@ -79,17 +80,22 @@ async def test_a_store_that_cannot_serve(start_own, own_server, upstream, kind):
         assert upstream.count == 1
         assert (ready.status, ready.json()["store"]) == (200, "unavailable")
         assert (await gateway.request("GET", "/healthz")).status == 200
-    assert [reply.status for reply in await ask_all(gateway)] == [200] * 8
+    began = time.monotonic()
+    again = await ask_all(gateway)
+    assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
+    assert [(reply.status, reply.replayed) for reply in again] == [(200, False)] * 8
+    await until(lambda: own_server.cli("ZCARD", "coord1:{default}:running") == 0)
+    assert own_server.cli("KEYS", "*:queue:*") == []
     assert (await gateway.request("GET", "/api/sessions")).status == 200
     assert (await gateway.request("GET", "/readyz")).json()["store"] == "ok"
     assert upstream.count == 9
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("kind", ["stopped", "locked", "loading"])
 async def test_a_gateway_starts_before_its_store(start_own, own_server, kind):
     """J1: a replica that starts while the store is away answers 503 until it is there, and needs no restart."""
     async with fault(kind, own_server):
-        gateway = await start_own()
+        gateway = await start_own(patience_ms=SHORT_MS)
         assert (await gateway.chat("hello", key="k")).code == "storage_unavailable"
     assert (await gateway.chat("hello", key="k")).status == 200
 
@@ -132,64 +138,64 @@ async def test_a_keyed_stream_goes_on_over_a_short_absence(start_own, own_server
     await asyncio.wait([asking], timeout=0.5)
     own_server.thaw()
     reply = await asking
-    assert reply.body == bytes(upstream.calls[0].sent)
+    assert (reply.text(), reply.events()[-1]) == ("one two", "[DONE]")
     assert (await gateway.chat("one two", model="gate_mid", session_id="s", key="k", stream=True)).body == reply.body
     assert upstream.count == 1
 
 
-STEPS: dict[str, dict] = {  # the script whose reply is lost, and a request that runs it
-    "turn_begin": {"messages": "one two"},
-    "turn_finish": {"messages": "one two"},
-    "turn_append": {"messages": "one two", "model": "slow:0.05", "stream": True},
+STEPS: dict[str, dict] = {  # the script whose reply is lost, and options of a request that runs it
+    "turn_begin": {},
+    "turn_finish": {},
+    "turn_append": {"model": "slow:0.05", "stream": True},
 }
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("session_id", [None, "s"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_lost_reply_changes_nothing(start, upstream, store_server, step, session_id, times):
+async def test_a_lost_reply_changes_nothing(start_behind, proxy, upstream, store_server, step, session_id, times):
     """J2: a script whose reply is lost, once or twice, is sent again: one upstream call, one turn, 200."""
-    async with DropReplyProxy(store_server.port) as proxy:
-        gateway = await start(store=proxy.url)
-        options = {"key": "k", "session_id": session_id, **STEPS[step]}
-        await gateway.chat("warm", key="warm", stream=True, session_id="warm", model="slow:0.03")
-        proxy.drop_next_reply(load(step).sha.encode(), times=times)
-        reply = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
-        assert proxy.dropped == times
-        assert (reply.status, reply.text(), reply.replayed) == (200, "one two", False)
-        again = await gateway.chat(options["messages"], **{k: v for k, v in options.items() if k != "messages"})
-        assert (again.body, again.replayed) == (reply.body, True)
-        assert upstream.count == 2
-        assert (await gateway.session(reply.session_id)).json()["turns"] == 1
-        assert store_server.cli("ZCARD", "coord1:{default}:running") == 0
+    gateway = await start_behind()
+
+    async def ask():
+        return await gateway.chat("one two", key="k", session_id=session_id, **STEPS[step])
+
+    await gateway.chat("warm", key="warm", stream=True, session_id="warm", model="slow:0.03")
+    proxy.drop_next_reply(load(step).sha.encode(), times=times)
+    reply = await ask()
+    assert proxy.dropped == times
+    assert (reply.status, reply.text(), reply.replayed) == (200, "one two", False)
+    again = await ask()
+    assert (again.body, again.replayed) == (reply.body, True)
+    assert upstream.count == 2
+    assert (await gateway.session(reply.session_id)).json()["turns"] == 1
+    assert store_server.cli("ZCARD", "coord1:{default}:running") == 0
 
 
-async def test_a_lost_reply_to_a_refusal_frees_the_key_all_the_same(start, upstream, store_server):
+async def test_a_lost_reply_to_a_refusal_frees_the_key_all_the_same(start_behind, proxy, upstream):
     """J2, F6: the step that frees a key after a refusal may lose its reply too."""
-    async with DropReplyProxy(store_server.port) as proxy:
-        gateway = await start(store=proxy.url)
-        await gateway.chat("hello", model="status:400", key="warm")
-        proxy.drop_next_reply(load("turn_abandon").sha.encode())
-        assert (await gateway.chat("hello", model="status:400", key="k")).status == 400
-        assert proxy.dropped == 1
-        upstream.mode = "ok"
-        again = await gateway.chat("hello", model="status:400", key="k")
-        assert (again.status, again.replayed) == (200, False)
+    gateway = await start_behind()
+    await gateway.chat("hello", model="status:400", key="warm")
+    proxy.drop_next_reply(load("turn_abandon").sha.encode())
+    assert (await gateway.chat("hello", model="status:400", key="k")).status == 400
+    assert proxy.dropped == 1
+    upstream.mode = "ok"
+    again = await gateway.chat("hello", model="status:400", key="k")
+    assert (again.status, again.replayed) == (200, False)
 
 
-async def test_a_lost_reply_to_a_joiner_and_to_a_reader(start, upstream, store_server):
+async def test_a_lost_reply_to_a_joiner_and_to_a_reader(start_behind, proxy, upstream):
     """J2: looking at a running turn, and reading its log, survive a lost reply."""
-    async with DropReplyProxy(store_server.port) as proxy:
-        gateway = await start(store=proxy.url)
-        running = await hold(gateway, upstream, "one two", key="k", stream=True)
-        proxy.drop_next_reply(load("turn_status").sha.encode())
-        joining = asyncio.create_task(gateway.chat("one two", model="gate", key="k", stream=True))
-        await until(lambda: proxy.dropped == 1)
-        proxy.drop_next_reply(b"XRANGE")
-        upstream.release()
-        first, joined = await running, await joining
-        assert (joined.status, joined.body, proxy.dropped) == (200, first.body, 2)
-        assert upstream.count == 1
+    gateway = await start_behind()
+    running = await hold(gateway, upstream, "one two", key="k", stream=True)
+    proxy.drop_next_reply(load("turn_status").sha.encode())
+    joining = asyncio.create_task(gateway.chat("one two", model="gate", key="k", stream=True))
+    await until(lambda: proxy.dropped == 1)
+    proxy.drop_next_reply(b"XRANGE")
+    upstream.release()
+    first, joined = await running, await joining
+    assert (joined.status, joined.body, proxy.dropped) == (200, first.body, 2)
+    assert upstream.count == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -212,23 +218,20 @@ async def test_forgotten_scripts_are_not_noticed(start, upstream, store_server, 
     assert upstream.count == 6
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_restart_of_a_store_that_keeps_its_data_is_not_noticed(start, upstream, stream):
-    """J5: a running turn commits over a restart of the store, a waiter behind it runs, and the history is whole."""
+async def test_a_restart_of_a_store_that_keeps_its_data_is_not_noticed(start, upstream):
+    """J5: running turns commit over a restart of the store, a waiter behind them runs, and the history is whole."""
     with StoreServer(aof=True) as own:
         gateway = await start(store=own.store_url)
-        model = "gate_mid" if stream else "gate"
-        running = await hold(gateway, upstream, "one two", model=model, session_id="s", key="k", stream=stream)
+        running = await hold(gateway, upstream, "one two", session_id="s", key="k")
+        streaming = await hold(gateway, upstream, "a b", model="gate_mid", session_id="t", key="l", stream=True)
         waiting = asyncio.create_task(gateway.chat("three", session_id="s"))
         await queued(gateway, "s")
         await asyncio.to_thread(own.restart)
         upstream.release()
-        assert [(await asked).status for asked in (running, waiting)] == [200, 200]
-        assert [message["content"] for message in upstream.calls[1].json()["messages"]] == [
-            "one two",
-            "one two",
-            "three",
-        ]
+        replies = await asyncio.gather(running, streaming, waiting)
+        assert [(reply.status, reply.text()) for reply in replies] == [(200, "one two"), (200, "a b"), (200, "three")]
+        sent = [message["content"] for message in upstream.calls[2].json()["messages"]]
+        assert sent == ["one two", "one two", "three"]
 
 
 async def test_a_store_that_lost_everything(start, upstream, store_server):

@@ -1,5 +1,6 @@
 """Every way in which an upstream can fail, asked for with a key and asked again."""
 
+import asyncio
 import json
 
 import pytest
@@ -74,8 +75,7 @@ async def test_an_upstream_that_is_not_there(start, upstream, stream):
 
 
 @pytest.mark.parametrize("case", RECORDED)
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("session_id", [None, "s"])
+@pytest.mark.parametrize(("stream", "session_id"), [(False, None), (False, "s"), (True, "s")])
 async def test_a_failure_after_the_dispatch_is_recorded_and_replayed(start, upstream, case, stream, session_id):
     """F6, H5, J10: it is `upstream_failed`, never run again under its key, and told the same to every retry."""
     gateway = await start(upstream_timeout_ms=250)
@@ -108,8 +108,9 @@ async def test_a_failure_after_the_dispatch_is_recorded_and_replayed(start, upst
 async def test_without_a_key_the_session_is_free_again(start, upstream, store_server, mode):
     """F6, G5: whatever went wrong, the lease is given back and the next turn runs."""
     gateway = await start(upstream_timeout_ms=250)
-    for stream in (False, True):
-        await gateway.chat("one two", model=mode, session_id="s", stream=stream)
+    await asyncio.gather(
+        *(gateway.chat("one two", model=mode, session_id="s", stream=stream) for stream in (False, True))
+    )
     assert store_server.cli("ZCARD", "coord1:{default}:running") == 0
     assert (await gateway.chat("next", session_id="s")).status == 200
     assert upstream.count == 3

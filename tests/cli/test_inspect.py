@@ -9,7 +9,7 @@ import pytest
 
 from coordinator import Coordinator
 from coordinator.identity import key_digest
-from coordinator.keys import TenantKeys
+from coordinator.keys import REPLICAS, TenantKeys
 from gateway_adapter.representation import session_json, turn_json
 from tests.cli.conftest import COMMAND, AskLater, Run, answered, asking, start
 from tests.support.process import free_port
@@ -148,17 +148,13 @@ async def test_a_turn_is_shown_without_its_answer(fleet: Coordinator, ask_beside
 async def test_replicas_that_serve_are_listed(ask_beside: AskLater, store_server: StoreServer) -> None:
     """K2: who is there by its own word; a verb that looks is no replica."""
     with Replica(store=store_server.store_url) as replica:
-        await until(lambda: replica_count(store_server) == 1, what="the replica's first word")
+        # A first heartbeat that was put off comes with the next, 5 s later.
+        await until(lambda: store_server.cli("SCARD", REPLICAS) == 1, timeout_s=10, what="a heartbeat of the replica")
         told = (await ask_beside("replicas", "--json")).json["data"]
         shown = (await ask_beside("replicas")).out
         assert [one["pid"] for one in told] == [replica.pid]
     assert shown.splitlines()[0].startswith("REPLICA")
     assert told[0]["id"] in shown
-
-
-def replica_count(server: StoreServer) -> int:
-    """How many replicas have told of themselves."""
-    return int(server.cli("SCARD", "coord1:replicas"))
 
 
 async def test_looking_at_a_dead_turn_settles_it_as_a_replica_would(
@@ -185,6 +181,7 @@ VERBS = (
     ["turns", "x"],
     ["turn", UNKNOWN_TURN],
     ["replicas"],
+    ["settings"],
     ["reset", MINTED],
     ["cancel", "x"],
     ["cancel", UNKNOWN_TURN],
@@ -204,7 +201,7 @@ def test_a_store_that_is_away_is_one_line(run: Run, words: list[str]) -> None:
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_wrong_option_is_one_line(run: Run, words: list[str]) -> None:
     """K2: exit code 2, with the flag that is wrong."""
-    tenant = {} if words == ["replicas"] else {"--tenant": "a b"}
+    tenant = {} if words in (["replicas"], ["settings"]) else {"--tenant": "a b"}
     for flag, value in {"--store": "db:6379", "--lease-ttl": "x", "--nope": "1", **tenant}.items():
         ran = run(*words, flag, value)
         assert ran.code == 2

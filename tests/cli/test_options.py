@@ -39,6 +39,7 @@ FLAGS: dict[str, tuple[str, object, str, object]] = {
     "result-ttl": ("coordinator.result_ttl_ms", 86_400_000, "1h", 3_600_000),
     "key-ttl": ("coordinator.key_ttl_ms", 604_800_000, "0", 0),
     "session-ttl": ("coordinator.session_ttl_ms", 2_592_000_000, "1d", 86_400_000),
+    "response-ttl": ("coordinator.response_ttl_ms", 2_592_000_000, "60d", 5_184_000_000),
     "max-running": ("coordinator.max_running", 0, "7", 7),
     "max-stored": ("coordinator.max_stored_bytes", 4_194_304, "1MiB", 1_048_576),
 }

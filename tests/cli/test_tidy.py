@@ -95,3 +95,24 @@ async def test_a_turn_is_cancelled_by_its_token_or_its_session(
         await asyncio.wait_for(holder, 10)
     assert (await ask_beside("cancel", "chat")).out == "nothing was running\n"
     assert (await fleet.session("default", "chat")).live == []
+
+
+async def test_what_the_replicas_agree_on_is_shown_and_changed(fleet: Coordinator, ask_beside: AskLater) -> None:
+    """J13: it stands in the store, and changing it is a command."""
+    assert (await ask_beside("settings", "--lease-ttl", "7s", "--implicit-turns", "exclusive")).code == 0
+    told = (await ask_beside("settings", "--json")).json
+    assert (told["object"], int(told["lease_ms"]), told["implicit_turns"]) == ("settings", 7_000, "exclusive")
+    wrong = await ask_beside("settings", "--lease-ttl", "1ms")
+    assert wrong.code == 2
+    assert "lease" in wrong.complaint
+    assert (await ask_beside("settings", "--json")).json == told
+
+
+async def test_a_healthy_server_passes_its_examination(fleet: Coordinator, ask_beside: AskLater) -> None:
+    """K2: what was looked at is listed, and nothing that loses data is wrong with a server that keeps its keys."""
+    told = (await ask_beside("doctor", "--json")).json
+    assert told["object"] == "doctor"
+    assert told["findings"]
+    shown = await ask_beside("doctor")
+    assert shown.code == (1 if told["status"] == "error" else 0)
+    assert len(shown.out.splitlines()) == 1 + len(told["findings"])

@@ -54,6 +54,7 @@ class _Recorder:
         *,
         tail_keys: Sequence[str] = (),
         tail: Sequence[Value] = (),
+        loosely: bool = False,
         ready: Ready | None = None,
     ) -> list[Any]:
         raise _Made(Call(script, dict(keys), dict(args), tuple(tail_keys), tuple(tail)))

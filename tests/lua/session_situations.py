@@ -40,10 +40,23 @@ async def open_again(stage: Stage) -> Call:
     return await call_of(stage, lambda on: on.open(CHOSEN))
 
 
+async def edit(stage: Stage) -> Call:
+    """A message and notes for a session with a dead turn."""
+    await stage.granted(T1, CHOSEN)
+    await stage.end_lease(T1)
+    return await call_of(stage, lambda on: on.edit(b"m1", notes=b"n"))
+
+
+async def edit_busy(stage: Stage) -> Call:
+    """A message for a session with a live turn."""
+    await stage.granted(T1, CHOSEN)
+    return await call_of(stage, lambda on: on.edit(b"m1"))
+
+
 async def fork(stage: Stage) -> Call:
     """A copy of a session with a transcript."""
     origin = await stage.used(OPENING, messages=[b"m1", b"m2"])
-    return await call_of(stage, lambda on: on.fork(Target(OPENING.cid, origin.session_id), FORK))
+    return await call_of(stage, lambda on: on.fork(Target(OPENING.cid, origin.session_id), FORK, 1))
 
 
 async def fork_again(stage: Stage) -> Call:
@@ -143,6 +156,8 @@ SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "session_open-new": open_new,
     "session_open-announced": open_announced,
     "session_open-again": open_again,
+    "session_edit": edit,
+    "session_edit-busy": edit_busy,
     "session_fork": fork,
     "session_fork-again": fork_again,
     "session_record-new": record_new,

@@ -86,9 +86,15 @@ class SessionStage(StoreView):
         assert isinstance(answer, tuple)
         return answer[0]
 
-    async def fork(self, origin: Target, cid: str) -> tuple[str, int] | Word:
+    async def fork(self, origin: Target, cid: str, length: int | None = None) -> tuple[str, int] | Word:
         """Copies a session into a new one; its id, and how many messages it starts with."""
-        return await self.steps().session_fork(TENANT, origin, cid)
+        return await self.steps().session_fork(TENANT, origin, cid, length)
+
+    async def edit(
+        self, *messages: bytes, target: Target = CHOSEN, token: str = "e1", notes: bytes = b""
+    ) -> int | Busy | Word:
+        """Adds messages to a transcript, or notes; how many messages it has."""
+        return await self.steps().session_edit(TENANT, target, token=token, notes=notes, messages=messages)
 
     async def record(
         self,

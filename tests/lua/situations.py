@@ -116,6 +116,47 @@ async def cancel(stage: Stage) -> Call:
     return await call_of(stage, lambda on: on.cancel(CHOSEN))
 
 
+async def begin_accepted(stage: Stage) -> Call:
+    """Work is accepted in a conversation in use."""
+    await crowded(stage)
+    return await call_of(
+        stage, lambda on: on.begin(T3, digest=32 * "e", fingerprint="f2", request=b"work", keep_ms=HOUR_MS, about=b"a")
+    )
+
+
+async def begin_resumed(stage: Stage) -> Call:
+    """Accepted work is granted."""
+    await stage.keyed(T1, OPENING, request=b"work")
+    return await call_of(stage, lambda on: on.keyed(T1, OPENING, length=0))
+
+
+async def begin_resumed_in_line(stage: Stage) -> Call:
+    """Accepted work waits."""
+    await crowded(stage)
+    await stage.accepted(T3)
+    return await call_of(stage, lambda on: on.begin(T3))
+
+
+async def claim(stage: Stage) -> Call:
+    """Accepted work that nobody vouches for."""
+    await stage.accepted(T1)
+    await stage.end_acceptance(T1)
+    return await call_of(stage, lambda on: on.claim(T1))
+
+
+async def hide_keyed(stage: Stage) -> Call:
+    """An answer under a key."""
+    grant = await stage.keyed_grant(T1)
+    await stage.finish(grant.fence, digest=KEY, kept="events", events=[b"1"])
+    return await call_of(stage, lambda on: on.hide(T1))
+
+
+async def hide_unkeyed(stage: Stage) -> Call:
+    """An answer without one."""
+    await stage.used()
+    return await call_of(stage, lambda on: on.hide(T1))
+
+
 async def append(stage: Stage) -> Call:
     """Two events, one of which is there already."""
     fence = await crowded(stage)
@@ -146,6 +187,14 @@ async def abandon_failed(stage: Stage) -> Call:
     """An end that keeps the key."""
     fence = await crowded(stage)
     return await call_of(stage, lambda on: on.abandon(fence, "failed", digest=KEY))
+
+
+async def abandon_accepted(stage: Stage) -> Call:
+    """Accepted work that waits is given up."""
+    await crowded(stage)
+    await stage.accepted(T3)
+    await stage.begin(T3)
+    return await call_of(stage, lambda on: on.abandon(None, "cancelled", turn=T3))
 
 
 async def abandon_waiting(stage: Stage) -> Call:
@@ -208,11 +257,17 @@ SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "turn_begin-known": begin_known,
     "turn_begin-reopened": begin_reopened,
     "turn_begin-interrupting": begin_interrupting,
+    "turn_begin-accepted": begin_accepted,
+    "turn_begin-resumed": begin_resumed,
+    "turn_begin-resumed in line": begin_resumed_in_line,
     "turn_begin-idle": begin_after_idling,
     "turn_begin-daily": begin_after_midnight,
     "turn_status-running": status_running,
     "turn_status-dead": status_dead,
     "turn_renew": renew,
+    "run_claim": claim,
+    "turn_hide-keyed": hide_keyed,
+    "turn_hide-unkeyed": hide_unkeyed,
     "turn_cancel": cancel,
     "turn_append": append,
     "turn_finish-log": finish_with_log,
@@ -220,6 +275,7 @@ SITUATIONS: dict[str, Callable[[Stage], Awaitable[Call]]] = {
     "turn_abandon-refused": abandon_refused,
     "turn_abandon-failed": abandon_failed,
     "turn_abandon-waiting": abandon_waiting,
+    "turn_abandon-accepted": abandon_accepted,
     "session_delete-idle": delete_idle,
     "session_delete-forced": delete_forced,
     "session_delete-busy": delete_busy,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from coordinator.identity import Implicit, Target, key_digest, new_nonce, target_of
-from coordinator.outcomes import Ended, Granted, Result, TurnView, Word
+from coordinator.outcomes import Accepted, Ended, Granted, Result, TurnView, Word
 from coordinator.steps import Begun, Kept
 from coordinator.store import Store
 from tests.lua.session_stage import DECLARED, HOST, SessionStage, stage_settings
@@ -62,7 +63,9 @@ class Stage(SessionStage):
             "policy": "wait",
             "route": "chat",
         }
-        return await self.steps(by, **settings or {}).turn_begin(TENANT, target, turn, **options | changes)
+        outcome = await self.steps(by, **settings or {}).turn_begin(TENANT, target, turn, **options | changes)
+        # Told again, a grant is the same but for the time at which it is told.
+        return replace(outcome, granted_ms=0) if isinstance(outcome, Granted) else outcome
 
     async def granted(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Granted:
         """Asks for a turn that is there to be had."""
@@ -77,6 +80,20 @@ class Stage(SessionStage):
     async def keyed_grant(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Granted:
         """As `keyed`, where it is there to be had."""
         return await self.granted(turn, target, **{"digest": KEY, "fingerprint": "f1"} | changes)
+
+    async def accepted(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Accepted:
+        """Has work accepted, to be started later."""
+        outcome = await self.begin(turn, target, **{"request": b"work"} | changes)
+        assert isinstance(outcome, Accepted), outcome
+        return outcome
+
+    async def claim(self, turn: str = T1, *, by: str = "r2") -> TurnView | None:
+        """Takes over accepted work."""
+        return await self.steps(by).run_claim(TENANT, turn)
+
+    async def hide(self, turn: str = T1) -> bool:
+        """Takes an answer out of sight."""
+        return await self.steps().turn_hide(TENANT, turn)
 
     async def append(
         self, fence: int, events: Sequence[bytes], first: int = 1, *, turn: str = T1, target: Target = CHOSEN
@@ -138,9 +155,11 @@ class Stage(SessionStage):
         """Renews leases; the lost and the cancelled."""
         return await self.steps().turn_renew(TENANT, turns)
 
-    async def used(self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = ()) -> Granted:
+    async def used(
+        self, target: Target = CHOSEN, *, turn: str = T1, messages: Sequence[bytes] = (), **changes: Any
+    ) -> Granted:
         """A conversation in which one turn was completed."""
-        grant = await self.granted(turn, target)
+        grant = await self.granted(turn, target, **changes)
         assert await self.finish(grant.fence, turn=turn, target=target, messages=messages) == "finished"
         return grant
 

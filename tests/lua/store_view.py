@@ -47,6 +47,11 @@ class StoreView:
         for turn in turns:
             assert await self.store.execute("ZADD", self.keys.waiting, "XX", "CH", await self.now_ms() - 1, turn) == 1
 
+    async def end_acceptance(self, *turns: str) -> None:
+        """Lets nobody vouch for accepted work any more, as time would."""
+        for turn in turns:
+            assert await self.store.execute("ZADD", self.keys.accepted, "XX", "CH", await self.now_ms() - 1, turn) == 1
+
     async def rest(self, target: Target, rested_ms: int) -> None:
         """Lets that much time pass since the conversation's last activity."""
         key = self.keys.conversation(target.cid)
@@ -54,7 +59,7 @@ class StoreView:
 
     async def step_clock_back(self) -> None:
         """Leaves every deadline where it would be had the store's clock stepped back by an hour."""
-        for key in (self.keys.running, self.keys.waiting):
+        for key in (self.keys.running, self.keys.waiting, self.keys.accepted):
             for turn in await self.store.execute("ZRANGE", key, 0, -1):
                 await self.store.execute("ZINCRBY", key, HOUR_MS, turn)
 
@@ -65,6 +70,10 @@ class StoreView:
     async def vouch_of(self, turn: str) -> int | None:
         """For how long a waiter is vouched for, in ms; None when it does not wait."""
         return await self._left_ms(self.keys.waiting, turn)
+
+    async def acceptance_of(self, turn: str) -> int | None:
+        """For how long accepted work is vouched for, in ms; None when it is not waiting to be started."""
+        return await self._left_ms(self.keys.accepted, turn)
 
     async def _left_ms(self, key: str, turn: str) -> int | None:
         score = await self.store.execute("ZSCORE", key, turn)

@@ -56,7 +56,7 @@ def fences(reply: list[Any]) -> set[bytes]:
 async def test_a_key_of_another_type_changes_nothing(
     stage: Stage, situation: Callable[[Stage], Awaitable[Call]]
 ) -> None:
-    """J3, B43: each key in turn holds what nobody wrote there: an error, and not one key differs."""
+    """J3: each key in turn holds what nobody wrote there: an error, and not one key differs."""
     call = await situation(stage)
     # A turn that is told its grant again is told so whatever its key names.
     unread = {call.keys["idempotency"]} if situation is SITUATIONS["turn_begin-known"] else set()
@@ -75,13 +75,14 @@ async def test_a_key_of_another_type_changes_nothing(
 async def test_an_argument_that_is_no_number_changes_nothing(
     stage: Stage, situation: Callable[[Stage], Awaitable[Call]]
 ) -> None:
-    """J3, B43: each number in turn is empty or a word: an error, and not one key differs."""
+    """J3: each number in turn is empty or a word: an error, and not one key differs."""
     call = await situation(stage)
     numbers = [name for name in call.args if name.endswith(("_ms", "_limit", "_count", "_running"))]
-    numbers += [name for name in ("generation", "first", "status") if name in call.args]
+    numbers += [name for name in ("generation", "first", "status", "length") if name in call.args]
     async with stage.unchanged():
         for name in numbers:
-            for garbage in GARBAGE:
+            # Without either the turn is kept as long as any, and follows on whatever the transcript is.
+            for garbage in GARBAGE[1:] if name in ("keep_ms", "length") else GARBAGE:
                 with pytest.raises(ScriptError, match=f"{name} is not a whole number"):
                     await call.run(stage.store, **{name: garbage})
 
@@ -90,7 +91,7 @@ async def test_an_argument_that_is_no_number_changes_nothing(
 async def test_a_field_that_is_no_number_changes_nothing(
     stage: Stage, situation: Callable[[Stage], Awaitable[Call]]
 ) -> None:
-    """J3, B43: each field that is read as a number in turn is empty or a word: an error, and not one key differs."""
+    """J3: each field that is read as a number in turn is empty or a word: an error, and not one key differs."""
     call = await situation(stage)
     name = next(name for name, named in SITUATIONS.items() if named is situation)
     for key_name, field in {*NUMBERS.get(call.script.name, []), *NUMBERS.get(name, [])}:
@@ -125,6 +126,22 @@ async def test_a_fence_that_is_no_number_changes_nothing(stage: Stage) -> None:
             await stage.keyed(T1)
 
 
+async def test_an_activity_that_is_no_number_stops_nothing_half_way(stage: Stage) -> None:
+    """J3: a turn's end is written whole, and the time of it with it."""
+    fence = await crowded(stage)
+    key = stage.keys.conversation(CHOSEN.cid)
+    await stage.client.hset(key, "active_ms", "abc")
+    assert await stage.abandon(fence, "failed", digest=KEY) == "abandoned"
+    assert await stage.now_ms() - int((await stage.hash(key))["active_ms"]) < SLACK_MS
+    await stage.granted(T2, by="r2")
+    await stage.client.hset(key, "active_ms", "abc")
+    await stage.end_lease(T2)
+    view = await stage.status(T2)
+    assert view is not None
+    assert view.state == "interrupted"
+    assert await stage.now_ms() - int((await stage.hash(key))["active_ms"]) < SLACK_MS
+
+
 async def test_a_count_of_events_that_is_wrong_changes_nothing(stage: Stage) -> None:
     """J3: more events than arguments, or fewer than none, is an error before the first write."""
     fence = await crowded(stage)
@@ -146,7 +163,7 @@ async def test_only_what_opens_creates(stage: Stage, situation: Callable[[Stage]
 
 @pytest.mark.parametrize("loss", ["deleted", "deleted and erased", "tombstone lost", "pruned", "everything lost"])
 async def test_a_late_writer_revives_nothing(stage: Stage, loss: str) -> None:
-    """E2, B20, B27: a holder that was paused meanwhile finds nothing to write to: no key appears, none comes back."""
+    """E2: a holder that was paused meanwhile finds nothing to write to: no key appears, none comes back."""
     grant = await stage.keyed_grant(T1, OPENING)
     await stage.append(grant.fence, [b"e"], target=OPENING)
     if loss == "pruned":
@@ -172,7 +189,7 @@ async def test_a_late_writer_revives_nothing(stage: Stage, loss: str) -> None:
 
 
 async def test_every_key_is_declared(store_server: StoreServer, cluster_server: StoreServer) -> None:
-    """B17: what MONITOR sees a script touch is in its KEYS, all in one slot."""
+    """House rule 6: what MONITOR sees a script touch is in its KEYS, all in one slot."""
     for server in (store_server, cluster_server):
         async with Store(server.url, stage_settings("r1")) as store:
             client = store.listener()

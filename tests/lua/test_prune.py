@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coordinator.errors import ScriptError
 from coordinator.identity import Target
 from coordinator.outcomes import Seen, Word
-from tests.lua.stage import ANSWER, CHOSEN, HOUR_MS, KEY, MINTED, OPENING, T1, T2, T3, Stage
+from tests.lua.stage import ANSWER, CHOSEN, DECLARED, HOUR_MS, KEY, MINTED, OPENING, T1, T2, T3, Stage
 
 
 async def test_an_idle_conversation_is_dropped_whole(stage: Stage) -> None:
@@ -61,7 +64,7 @@ async def test_a_waiter_keeps_its_conversation(stage: Stage) -> None:
 
 
 async def test_the_dead_do_not_keep_a_conversation(stage: Stage) -> None:
-    """E6, B40: a crashed holder's lease and a crashed waiter's place go with it; no member is left behind."""
+    """E6: a crashed holder's lease and a crashed waiter's place go with it; no member is left behind."""
     await stage.granted(T1)
     await stage.begin(T2)
     await stage.end_lease(T1)
@@ -115,7 +118,7 @@ async def test_others_are_untouched(stage: Stage) -> None:
 
 
 async def test_an_entry_without_its_conversation_is_dropped(stage: Stage) -> None:
-    """B64: whichever list it is in, it does not stay there for ever."""
+    """E6: whichever list it is in, it does not stay there for ever."""
     await stage.client.zadd(stage.keys.sessions, {OPENING.cid: 1})
     await stage.client.zadd(stage.keys.tombstones, {MINTED.cid: 1})
     assert await stage.prune(OPENING, MINTED) == 2
@@ -136,3 +139,22 @@ async def test_a_repeated_step_is_answered_as_the_first(stage: Stage) -> None:
     await stage.used(OPENING, turn=T2)
     await stage.granted(T3, MINTED)
     assert [await stage.prune(CHOSEN, OPENING, MINTED) for _ in range(2)] == [2, 2]
+
+
+async def test_a_generation_that_is_no_number_changes_nothing(stage: Stage) -> None:
+    """J3: of any of the conversations that are named, before the first of them is touched."""
+    await stage.used(CHOSEN)
+    await stage.used(DECLARED, turn=T2)
+    await stage.client.hset(stage.keys.conversation(DECLARED.cid), "generation", "abc")
+    async with stage.unchanged():
+        with pytest.raises(ScriptError, match="generation is not a whole number"):
+            await stage.prune(CHOSEN, DECLARED)
+
+
+async def test_a_counter_that_lost_its_fields_is_still_shrunk_whole(stage: Stage) -> None:
+    """J3: fields that are missing stop nothing half-way."""
+    await stage.used(DECLARED)
+    await stage.reset(DECLARED)
+    await stage.client.hdel(stage.keys.conversation(DECLARED.cid), "source", "nonce", "fence", "ended_by", "kind")
+    assert await stage.prune(DECLARED) == 1
+    assert (await stage.granted(T2, DECLARED)).generation == 2

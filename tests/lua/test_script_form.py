@@ -11,7 +11,7 @@ import pytest
 
 import coordinator.session_steps
 import coordinator.steps
-from coordinator.keys import MAILBOXES, REPLICAS, TENANTS, TenantKeys
+from coordinator.keys import MAILBOXES, REPLICAS, SETTINGS, TENANTS, TenantKeys, barrier_of
 from coordinator.scripts import Script, load, names
 from coordinator.scripts.__main__ import problems
 from tests.lua.calls import Call
@@ -39,7 +39,10 @@ KEY_NAMES = {
     "sessions": KEYS.sessions,
     "tombstones": KEYS.tombstones,
     "erasing": KEYS.erasing,
+    "accepted": KEYS.accepted,
+    "barrier": barrier_of(KEYS.running),
     "tenants": TENANTS,
+    "settings": SETTINGS,
     "replicas": REPLICAS,
     "replica": MAILBOXES + "<id>",
 }
@@ -113,6 +116,12 @@ def readme_rows() -> dict[str, str]:
 def test_the_readme_lists_every_key() -> None:
     """K1: the key table is complete, and names no key that there is not."""
     assert set(readme_rows()) == set(KEY_NAMES.values())
+
+
+def test_the_readme_lists_every_include() -> None:
+    """House rule 1: whoever writes a script finds there what is written already."""
+    listed = re.findall(r"^\| `(lib/\w+)` \|", README.read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(f"lib/{file.stem}" for file in README.parent.glob("lib/*.lua"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.identity import Explicit, Target, target_of
 from coordinator.outcomes import Busy, Ended, Word
-from tests.lua.stage import CHOSEN, HOUR_MS, KEY, OPENING, T1, T2, T3, TENANT, Stage, at_once
+from tests.lua.stage import CHOSEN, DECLARED, HOST, HOUR_MS, KEY, OPENING, T1, T2, T3, TENANT, Stage, at_once
 
 
 async def test_a_session_is_retired_in_one_step(stage: Stage) -> None:
@@ -77,7 +77,7 @@ async def test_a_repeated_deletion_is_answered_as_the_first(stage: Stage) -> Non
 
 
 async def test_a_deletion_repeated_after_the_conversation_reopened_spares_the_new_session(stage: Stage) -> None:
-    """E1, A3, B62: the first deletion's token is answered, and the session that came after is not touched."""
+    """E1, A3: the first deletion's token is answered, and the session that came after is not touched."""
     first = await stage.used(OPENING)
     named = Target(OPENING.cid, first.session_id)
     await stage.delete(named, token="d1")
@@ -152,7 +152,7 @@ async def test_force_sends_waiters_home(stage: Stage) -> None:
 
 
 async def test_other_sessions_are_untouched(stage: Stage) -> None:
-    """B3, B71: neither an id that begins alike nor any other changes, also where the id looks like a pattern."""
+    """B3: neither an id that begins alike nor any other changes, also where the id looks like a pattern."""
     others = [target_of(TENANT, Explicit(name)) for name in ("chat-421", "chat-4", "chat-42 ", "a", "")]
     for number, other in enumerate(others):
         await stage.granted(f"{number:032x}", other)
@@ -180,7 +180,7 @@ async def test_a_lease_from_before_the_clock_stepped_back_is_one_lease(stage: St
 
 
 async def test_of_deletions_at_once_one_retires(stage: Stage, store_url: str) -> None:
-    """E1, B71: of twenty deletions with tokens of their own one retires the session, nineteen do not find it."""
+    """E1: of twenty deletions with tokens of their own one retires the session, nineteen do not find it."""
     first = await stage.used(OPENING)
     named = Target(OPENING.cid, first.session_id)
     outcomes = await at_once(store_url, 20, lambda racer, number: racer.delete(named, token=f"d{number}"))
@@ -194,3 +194,23 @@ async def test_one_deletion_sent_by_many_at_once_is_one(stage: Stage, store_url:
     named = Target(OPENING.cid, first.session_id)
     assert await at_once(store_url, 20, lambda racer, _: racer.delete(named, token="d1")) == [[]] * 20
     assert (await stage.hash(stage.keys.conversation(OPENING.cid)))["generation"] == "2"
+
+
+async def test_deleting_a_declared_session_moves_its_conversation_on(stage: Stage) -> None:
+    """C6: a deletion is a boundary."""
+    first = await stage.used(DECLARED)
+    assert await stage.delete(Target(DECLARED.cid, first.session_id)) == []
+    second = await stage.granted(T2, DECLARED)
+    assert second.generation == 2
+    assert (await stage.hash(stage.keys.conversation(DECLARED.cid)))["ended_by"] == "deleted"
+
+
+async def test_a_hosts_id_is_deleted_with_its_record(stage: Stage) -> None:
+    """E2: an id that was only recorded is retired too, and what was recorded of it is gone."""
+    await stage.record(HOST, key="")
+    assert await stage.delete(HOST) == []
+    assert await stage.steps().host_session(TENANT, HOST.named) is None
+    assert await stage.begin(T1, HOST) == Word("not_found")
+    async with stage.unchanged():
+        assert await stage.delete(HOST) == []
+        assert await stage.delete(HOST, token="d2") == Word("not_found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.identity import Target
 from coordinator.outcomes import Granted, Seen
-from tests.lua.stage import ANSWER, CHOSEN, KEY, OPENING, T1, T2, T3, T4, Stage
+from tests.lua.stage import ANSWER, CHOSEN, HOUR_MS, KEY, OPENING, T1, T2, T3, T4, Stage
 
 
 async def retired(stage: Stage, *, receipts: bool = False) -> None:
@@ -110,3 +110,18 @@ async def test_a_turn_of_the_other_kind_is_left_for_its_own_step(stage: Stage) -
     await retired(stage)
     async with stage.unchanged():
         assert await stage.erase(CHOSEN, T2, receipts=True) == 0
+
+
+async def test_a_stored_answer_is_kept_no_longer_than_any_receipt(stage: Stage) -> None:
+    """E4: what was to be readable for longer is a receipt now, for `result_ttl` at most; shorter stays shorter."""
+    grant = await stage.keyed_grant(T1, keep_ms=100 * HOUR_MS)
+    await stage.finish(grant.fence, digest=KEY)
+    await stage.delete()
+    await stage.erase(CHOSEN, T1)
+    assert await stage.ttl_ms(stage.keys.turn(T1)) <= stage.settings.result_ttl_ms
+    grant = await stage.keyed_grant(T2, OPENING, digest=32 * "e")
+    await stage.finish(grant.fence, turn=T2, target=OPENING, digest=32 * "e")
+    await stage.client.pexpire(stage.keys.turn(T2), 60_000)
+    await stage.delete(Target(OPENING.cid, grant.session_id))
+    await stage.erase(OPENING, T2)
+    assert await stage.ttl_ms(stage.keys.turn(T2)) <= 60_000

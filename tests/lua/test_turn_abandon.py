@@ -122,7 +122,7 @@ async def test_another_fence_ends_nothing(stage: Stage) -> None:
 
 
 async def test_a_turn_whose_place_was_taken_ends_nothing(stage: Stage) -> None:
-    """G2, B22: the late one frees neither the lease nor the key."""
+    """G2: the late one frees neither the lease nor the key."""
     grant = await stage.keyed_grant()
     await stage.end_lease(T1)
     await stage.granted(T2)

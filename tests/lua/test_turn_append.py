@@ -44,7 +44,7 @@ async def test_an_append_is_a_renewal(stage: Stage) -> None:
     await stage.client.zincrby(stage.keys.running, -20_000, T1)
     await stage.append(grant.fence, [b"1"])
     assert (await stage.lease_of(T1) or 0) > stage.settings.lease_ms - 1_000
-    kept_ms = stage.settings.turn_limit_ms + stage.settings.result_ttl_ms
+    kept_ms = stage.settings.turn_limit_ms + max(stage.settings.result_ttl_ms, stage.settings.response_ttl_ms)
     assert kept_ms - 2_000 < await stage.ttl_ms(stage.keys.events(T1)) <= kept_ms
 
 

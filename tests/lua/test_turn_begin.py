@@ -14,7 +14,7 @@ async def test_a_first_turn_opens_the_session_it_names(stage: Stage) -> None:
     before = await stage.now_ms()
     grant = await stage.granted(T1, CHOSEN, nonce="n1", by="r2", history="store", route="runs")
     fence = str(grant.fence)
-    assert grant == Granted("chat-42", 1, "n1", grant.fence, history_kept=True, history=[])
+    assert grant == Granted("chat-42", 1, "n1", grant.fence, history_kept=True, history=[], granted_ms=0)
     assert before <= grant.fence <= await stage.now_ms()
     conversation = await stage.hash(stage.keys.conversation(CHOSEN.cid))
     record = await stage.hash(stage.keys.turn(T1))
@@ -87,7 +87,7 @@ async def test_too_late_is_not_carried_out(stage: Stage) -> None:
 
 
 async def test_a_repeated_begin_is_told_its_grant_again(stage: Stage) -> None:
-    """J2, B06: the same turn gets the same grant, session and fence, and leaves the same state."""
+    """J2: the same turn gets the same grant, session and fence, and leaves the same state."""
     await stage.used(CHOSEN, messages=[b"m1"])
     first = await stage.granted(T2, CHOSEN)
     async with stage.unchanged():

@@ -114,7 +114,7 @@ async def test_a_rerun_is_of_the_same_request_only(stage: Stage) -> None:
 
 
 async def test_an_interrupted_turn_of_a_deleted_session_does_not_run_again(stage: Stage) -> None:
-    """F5, B39: only while the session the key was admitted to is still the current one."""
+    """F5: only while the session the key was admitted to is still the current one."""
     grant = await stage.keyed_grant(T1, OPENING)
     named = Target(OPENING.cid, grant.session_id)
     await stage.end_lease(T1)
@@ -136,7 +136,7 @@ async def test_a_rerun_of_a_key_kept_for_ever_keeps_it_for_ever(stage: Stage) ->
 
 
 async def test_keys_are_told_apart(stage: Stage) -> None:
-    """F1, B33: another key is another admission, whatever the request."""
+    """F1: another key is another admission, whatever the request."""
     await stage.keyed_grant(T1, OPENING, exclusive=False)
     await stage.keyed_grant(T2, OPENING, exclusive=False, digest=32 * "e")
 

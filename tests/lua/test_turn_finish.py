@@ -63,7 +63,7 @@ async def test_a_turn_without_a_key_is_kept_briefly(stage: Stage) -> None:
 
 
 async def test_a_repeated_finish_is_finished(stage: Stage) -> None:
-    """J2, B06: the same answer and the same state; the transcript and the count of turns do not grow."""
+    """J2: the same answer and the same state; the transcript and the count of turns do not grow."""
     grant = await stage.keyed_grant()
     for _ in range(2):
         outcome = await stage.finish(grant.fence, digest=KEY, kept="events", events=[b"e1"], messages=[b"m1"])
@@ -74,7 +74,7 @@ async def test_a_repeated_finish_is_finished(stage: Stage) -> None:
 
 
 async def test_a_repeated_finish_does_not_touch_the_next_turn(stage: Stage) -> None:
-    """J2, B22: a second sending that arrives when the next turn runs answers, and changes nothing."""
+    """J2: a second sending that arrives when the next turn runs answers, and changes nothing."""
     grant = await stage.keyed_grant()
     await stage.finish(grant.fence, digest=KEY)
     await stage.granted(T2)
@@ -144,7 +144,7 @@ async def test_the_next_waiter_is_woken(stage: Stage) -> None:
 
 
 async def test_an_ended_lease_that_nobody_took_still_commits(stage: Stage) -> None:
-    """G2, B28: work that was done is not thrown away for being late."""
+    """G2: work that was done is not thrown away for being late."""
     grant = await stage.granted()
     await stage.end_lease(T1)
     assert await stage.finish(grant.fence) == "finished"
@@ -187,7 +187,7 @@ async def test_another_fence_commits_nothing(stage: Stage) -> None:
 
 
 async def test_a_turn_whose_place_was_taken_commits_nothing(stage: Stage) -> None:
-    """G2, B22: the holder that was paused past its lease does not write over the new one."""
+    """G2: the holder that was paused past its lease does not write over the new one."""
     grant = await stage.granted()
     await stage.end_lease(T1)
     await stage.granted(T2)

