@@ -24,6 +24,7 @@ from coordinator.errors import (
     UnknownExecution,
 )  # fmt: skip
 from coordinator.identity import Continuation, Declared, Minted, Target, key_digest, new_nonce, target_of
+from coordinator.keeper import Keeper
 from coordinator.keys import TenantKeys
 from coordinator.mailbox import Mailbox
 from coordinator.outcomes import Accepted, Busy, Ended, Granted, Late, Queued, Replay, Seen, TurnRequest, TurnView, Word
@@ -68,8 +69,11 @@ async def _pause(event: asyncio.Event, seconds: float) -> None:
 class Admission:
     """Admits turns for one replica."""
 
-    def __init__(self, steps: Steps, settings: Settings, mailbox: Mailbox, background: Background) -> None:
+    def __init__(
+        self, steps: Steps, settings: Settings, mailbox: Mailbox, background: Background, keeper: Keeper
+    ) -> None:
         self._steps = steps
+        self._keeper = keeper
         self._settings = settings
         self._mailbox = mailbox
         self._background = background
@@ -251,7 +255,8 @@ class Admission:
                         keep_ms=settings.response_ttl_ms if request.stored else None,
                         request=attempt.work,
                         about=request.about,
-                        daily=await self._daily(target),
+                        daily=await self._daily(request.tenant, target),
+                        ready=lambda: self._keeper.settled(request.tenant),
                     )
                     if not isinstance(outcome, Late):
                         return outcome
@@ -259,12 +264,11 @@ class Admission:
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
 
-    async def _daily(self, target: Target) -> str:
+    async def _daily(self, tenant: str, target: Target) -> str:
         if self._settings.daily is None or target.kind != "d":
             return ""
-        if not self._steps.clock.known:
-            await self._steps.synchronise()
-        return ",".join(map(str, self._settings.daily.around(self._steps.clock.now())))
+        clock = await self._steps.clock(TenantKeys(tenant).running)
+        return ",".join(map(str, self._settings.daily.around(clock.now())))
 
     async def _join(self, attempt: Attempt, seen: Seen) -> TurnView | None:
         """The ended turn that the key names, waited for while it runs; None when there is none to be told of."""

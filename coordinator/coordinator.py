@@ -1,6 +1,7 @@
 """The library's front door."""
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -58,10 +59,11 @@ from coordinator.outcomes import (
 )
 from coordinator.settings import Settings
 from coordinator.steps import Steps
-from coordinator.store import Store
+from coordinator.store import Lineage, Store
 from coordinator.turn import Turn
 from coordinator.views import Views
 
+_PING_S = 0.8  # below the second at which many balancers give up on a readiness check
 _CLOSE_S = 3.0  # how long closing waits for releases under way
 
 
@@ -89,12 +91,13 @@ class Coordinator:
         self._background = background
         self._followers = Followers(self._views, mailbox, settings, lambda: self._admission.draining)
         self._fleet = Fleet(store, self._steps, settings, lambda: keeper.count)
-        self._admission = Admission(self._steps, settings, mailbox, background)
+        self._admission = Admission(self._steps, settings, mailbox, background, keeper)
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, url: str, settings: Settings | None = None, *, serving: bool = True) -> AsyncIterator[Self]:
-        """A coordinator on the store at `url` (`embedded://`, `redis://`, `rediss://`, `unix://`).
+        """A coordinator on the store at `url` (`embedded://`, `redis://host:port/db`, `unix:///path`,
+        `redis+sentinel://host:port,host:port/service/db`, `redis+cluster://host:port,host:port`; `rediss` for TLS).
 
         It opens without asking the store, which may be away: each call says so then. With `serving` off it neither
         cleans nor counts among the replicas, as befits short-lived tools.
@@ -103,10 +106,11 @@ class Coordinator:
             ValueError: the URL or a setting makes no sense.
             NewerSchema: the store belongs to a newer version of this library.
         """
-        settings = replace(settings or Settings())  # its own: what the fleet agrees on is taken over into it
+        # The settings are its own: what the fleet agrees on is taken over into them.
+        settings, lineage = replace(settings or Settings()), Lineage()
         async with (
-            Store(url, settings) as store,
-            Keeper(url, settings) as keeper,
+            Store(url, settings, lineage) as store,
+            Keeper(url, settings, lineage) as keeper,
             Mailbox(store, settings.replica, keeper.hurry) as mailbox,
             Background(_CLOSE_S) as background,
         ):
@@ -169,8 +173,9 @@ class Coordinator:
         """Accepted turns whose replica died before it started them: from here on this replica's to resume."""
         if self._admission.draining:
             return []  # it could only keep the work from those who would start it
-        now_ms = await self._store_now_ms()
-        tokens = await self._store.execute("ZRANGEBYSCORE", TenantKeys(tenant).accepted, "-inf", now_ms, "LIMIT", 0, 20)
+        accepted = TenantKeys(tenant).accepted
+        now_ms = (await self._steps.synchronise(accepted)).now()
+        tokens = await self._store.execute("ZRANGEBYSCORE", accepted, "-inf", now_ms, "LIMIT", 0, 20)
         found = [await self._steps.run_claim(tenant, token.decode()) for token in tokens]
         return [view for view in found if view is not None]
 
@@ -197,10 +202,6 @@ class Coordinator:
     ) -> AsyncGenerator[tuple[int, bytes] | None, None]:
         """The turn's events behind number `after`, as they come, until it has ended; see `Followers.follow`."""
         return self._followers.follow(tenant, view, after, idle_s)
-
-    async def _store_now_ms(self) -> int:
-        await self._steps.synchronise()
-        return self._steps.clock.now()
 
     def drain(self) -> None:
         """From now on nothing new is admitted and nobody waits (`Draining`); running turns go on."""
@@ -538,17 +539,21 @@ class Coordinator:
     async def ping(self) -> float:
         """Seconds that the store takes for a reply. Raises StoreUnavailable."""
         started = monotonic()
-        await self._store.execute("PING")
+        await self._store.execute("PING", patience_s=_PING_S)
         return monotonic() - started
 
+    @property
+    def store_changes(self) -> int:
+        """How often the store turned out to be another server than before, or the same one restarted."""
+        return self._store.changes
+
     async def eviction_policy(self) -> str:
-        """The server's `maxmemory-policy`; '' where it does not tell. Anything but `noeviction` may lose keys."""
+        """The servers' `maxmemory-policy`, of one that may lose keys if any does; '' where they do not tell."""
         if self._store.embedded:
             return "noeviction"
-        reply = await self._store.execute("CONFIG", "GET", "maxmemory-policy")
-        pairs = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-        value = next(iter(pairs.values()), b"")
-        return value.decode() if isinstance(value, bytes) else str(value)
+        told = await self._store.everywhere("INFO", "memory")
+        found = {policy for info in told.values() for policy in re.findall(r"maxmemory_policy:(\S+)", info.decode())}
+        return min(found - {"noeviction"}, default="noeviction" if found else "")
 
     @property
     def running(self) -> int:

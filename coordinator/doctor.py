@@ -188,7 +188,7 @@ async def _clock(store: Store) -> Finding:
 async def _scripts(store: Store) -> Finding:
     try:
         for name in names():
-            await store.execute("SCRIPT", "LOAD", load(name).text)
+            await store.everywhere("SCRIPT", "LOAD", load(name).text)
     except CoordinatorError as error:
         return Finding(
             "error", "scripts", f"a script cannot be loaded: {error}", "grant the user +script +evalsha +eval; see docs"

@@ -20,6 +20,7 @@ from coordinator.store import Store
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 5
+_FAREWELL_S = 0.5  # what a replica that leaves spends on saying so; it is forgotten by itself
 _FORGET_MS = 20_000  # four heartbeats missed: gone
 
 
@@ -66,8 +67,8 @@ class Fleet:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         with contextlib.suppress(CoordinatorError):
-            await self._store.execute("DEL", MAILBOXES + self._replica)
-            await self._store.execute("SREM", REPLICAS, self._replica)
+            await self._store.execute("DEL", MAILBOXES + self._replica, patience_s=_FAREWELL_S)
+            await self._store.execute("SREM", REPLICAS, self._replica, patience_s=_FAREWELL_S)
 
     async def agreed(self) -> dict[str, str]:
         """What the fleet has agreed on, as it stands in the store; empty before its first replica wrote it down."""
@@ -146,10 +147,9 @@ class Fleet:
 
     async def _tell(self) -> None:
         await self.agree()
-        await self._steps.synchronise()
-        now_ms = self._steps.clock.now()
-        self._started_ms = self._started_ms or now_ms
         key = MAILBOXES + self._replica
+        now_ms = (await self._steps.synchronise(key)).now()
+        self._started_ms = self._started_ms or now_ms
         # Sent together: a process that is killed in between must not leave a record that never expires.
         await asyncio.gather(
             self._store.execute(

@@ -88,8 +88,7 @@ class Janitor:
 
     async def _settle_dead(self, tenant: str) -> None:
         keys = TenantKeys(tenant)
-        await self._steps.synchronise()
-        before_ms = self._steps.clock.now() - _DEAD_FOR_MS
+        before_ms = (await self._steps.synchronise(keys.running)).now() - _DEAD_FOR_MS
         dead = await self._store.execute("ZRANGEBYSCORE", keys.running, "-inf", before_ms, "LIMIT", 0, _BATCH)
         stopped = await self._store.execute("SRANDMEMBER", keys.cancelling, _BATCH)
         for turn in {*dead, *stopped}:
@@ -103,8 +102,7 @@ class Janitor:
 
     async def _prune(self, tenant: str, horizon_ms: int) -> int:
         keys = TenantKeys(tenant)
-        await self._steps.synchronise()
-        before_ms = self._steps.clock.now() - horizon_ms + 1
+        before_ms = (await self._steps.synchronise(keys.running)).now() - horizon_ms + 1
         count = 0
         for index in (keys.sessions, keys.tombstones):
             cids = await self._store.execute("ZRANGEBYSCORE", index, "-inf", before_ms, "LIMIT", 0, _BATCH)

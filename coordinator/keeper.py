@@ -16,7 +16,7 @@ from typing import Self
 from coordinator.errors import CoordinatorError
 from coordinator.settings import Settings
 from coordinator.steps import Steps
-from coordinator.store import Store
+from coordinator.store import Lineage, Store
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +44,16 @@ class Kept:
 class Keeper:
     """Renews every third of a lease, all turns of a tenant in one call."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, lineage: Lineage | None = None) -> None:
         self._url = url
         self._settings = settings
+        self._lineage = lineage or Lineage()
+        self._lineage.on_change(self._store_changed)
         self._kept: dict[str, Kept] = {}
         self._lock = threading.Lock()
+        self._behind: set[str] = set()  # tenants whose leases were not renewed since the store changed
+        self._changed_at = 0.0
+        self._caught_up = asyncio.Event()
         self._turns_loop: asyncio.AbstractEventLoop | None = None
         self._loop_ticked = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,6 +90,11 @@ class Keeper:
         """Takes a lease into care."""
         with self._lock:
             self._kept[kept.turn] = kept
+            granted_before = kept.deadline - self._lease_s <= self._changed_at
+            if granted_before:
+                self._behind.add(kept.tenant)
+        if granted_before:
+            self.hurry()
 
     def release(self, turn: str) -> None:
         """Lets go of it: nothing is renewed or reported from here on."""
@@ -95,6 +105,21 @@ class Keeper:
         """Renews now: one of the turns may have been asked to stop."""
         if self._loop and self._hurry:
             self._loop.call_soon_threadsafe(self._hurry.set)
+
+    def _store_changed(self) -> None:
+        """The store is another one than before and may not know the leases: called in whichever thread noticed."""
+        with self._lock:
+            self._behind = {kept.tenant for kept in self._kept.values()}
+            self._changed_at = monotonic()
+        self.hurry()
+
+    async def settled(self, tenant: str) -> None:
+        """Waits until the tenant's leases were renewed, or found lost, on the store as it is now: nothing new may be
+        admitted before. To be called in the loop of the turns."""
+        while tenant in self._behind:
+            self._caught_up.clear()
+            if tenant in self._behind:
+                await self._caught_up.wait()
 
     def interrupt_all(self) -> None:
         """Tells every holder that its turn is over: this replica ends."""
@@ -115,7 +140,9 @@ class Keeper:
 
     async def _keep_all(self) -> None:
         self._loop, self._hurry = asyncio.get_running_loop(), asyncio.Event()
-        async with Store(self._url, self._settings) as store:
+        # A call that hangs may not hold up the next round for as long as a lease.
+        patience_s = min(self._settings.patience_ms / 1000, self._lease_s / 3)
+        async with Store(self._url, self._settings, self._lineage, patience_s=patience_s) as store:
             steps = Steps(store, self._settings)
             self._ready.set()
             expiry = asyncio.create_task(self._watch_deadlines())
@@ -148,12 +175,27 @@ class Keeper:
             # Past its deadline a turn is over, also when nobody took its lease: one that slept is not revived.
             if kept.deadline > now and kept.ends_at > now:
                 tenants[kept.tenant].append(kept)
-        calls = [
-            self._renew(steps, tenant, turns[start : start + _CHUNK])
-            for tenant, turns in tenants.items()
-            for start in range(0, len(turns), _CHUNK)
-        ]
-        return all(await asyncio.gather(*calls))
+        answers = await asyncio.gather(*(self._renew_tenant(steps, tenant, turns) for tenant, turns in tenants.items()))
+        self._catch_up(now, self._behind - tenants.keys())
+        return all(answers)
+
+    async def _renew_tenant(self, steps: Steps, tenant: str, turns: list[Kept]) -> bool:
+        began = monotonic()
+        chunks = (turns[start : start + _CHUNK] for start in range(0, len(turns), _CHUNK))
+        renewed = all(await asyncio.gather(*(self._renew(steps, tenant, chunk) for chunk in chunks)))
+        if renewed:
+            self._catch_up(began, {tenant})
+        return renewed
+
+    def _catch_up(self, began: float, tenants: set[str]) -> None:
+        """Their leases were renewed in a round that began then."""
+        with self._lock:
+            if began <= self._changed_at or not tenants & self._behind:
+                return
+            self._behind -= tenants
+        if self._turns_loop:
+            with contextlib.suppress(RuntimeError):  # the loop of the turns is closed: nobody waits any more
+                self._turns_loop.call_soon_threadsafe(self._caught_up.set)
 
     async def _renew(self, steps: Steps, tenant: str, turns: list[Kept]) -> bool:
         sent = monotonic()

@@ -16,6 +16,7 @@ from coordinator.keys import MAILBOXES
 from coordinator.store import Store
 
 _RECONNECT_S = 0.25  # well below the poll that covers for it, without hammering a server that is down
+_SILENCE_S = 5.0  # after which the server is asked whether it is still there: one that vanished says nothing
 
 
 class Mailbox:
@@ -97,12 +98,17 @@ class Mailbox:
                         await subscription.subscribe(self._channel, *self._tuned)
                         self._subscription = subscription
                     while True:
-                        message = await subscription.get_message(timeout=30)
-                        if message is not None:
-                            self._deliver(message)
+                        message = await subscription.get_message(timeout=_SILENCE_S)
+                        if message is None:
+                            await subscription.ping()
+                            message = await subscription.get_message(timeout=_SILENCE_S)
+                        if message is None:
+                            break
+                        self._deliver(message)
             except Exception:  # noqa: BLE001 - whatever cut the line, it is opened again; polls cover meanwhile
                 await asyncio.sleep(_RECONNECT_S)
             finally:
+                # The next one may be another server's: the new primary, or another node of the cluster.
                 self._subscription = None
                 with contextlib.suppress(Exception):
                     await client.aclose()

@@ -16,21 +16,27 @@ _LOOSELY = frozenset({"turn_renew", "turn_append", "session_erase", "prune"})
 
 
 class StepRunner:
-    """Runs scripts on one store. `clock` follows the times that their replies carry."""
+    """Runs scripts on one store."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self.clock = StoreClock()
 
-    async def synchronise(self) -> None:
-        """Asks the store for its time, so that an admission can carry the end of its caller's patience."""
-        seconds, micros = await self._store.execute("TIME")
-        self.clock.observe(int(seconds) * 1000 + int(micros) // 1000)
+    async def clock(self, key: str) -> StoreClock:
+        """The clock of the server that has the key, asked for its time unless a reply has told it already."""
+        clock = self._store.clock(key)
+        return clock if clock.known else await self.synchronise(key)
 
-    async def _run(self, name: str, keys: dict[str, Any], args: dict[str, Any], **tails: Any) -> list[Any]:
-        reply = await self._store.run(load(name), keys, args, loosely=name in _LOOSELY, **tails)
-        self.clock.observe(reply[1])
+    async def synchronise(self, key: str) -> StoreClock:
+        """The same, asked for its time now."""
+        seconds, micros = await self._store.execute("TIME", at=key)
+        clock = self._store.clock(key)
+        clock.observe(int(seconds) * 1000 + int(micros) // 1000)
+        return clock
+
+    async def _run(self, name: str, keys: dict[str, Any], args: dict[str, Any], **options: Any) -> list[Any]:
+        reply = await self._store.run(load(name), keys, args, loosely=name in _LOOSELY, **options)
+        self._store.clock(next(key for key in keys.values() if key)).observe(reply[1])
         return reply
 
 

@@ -21,6 +21,7 @@ from coordinator.outcomes import (
     Word,
 )  # fmt: skip
 from coordinator.session_steps import SessionSteps, unknown_reply
+from coordinator.store import Ready
 
 Begun = Granted | Accepted | Seen | Queued | Busy | Ended | Late | Word
 Kept = Literal["events", "body", "none"]
@@ -52,11 +53,12 @@ class Steps(SessionSteps):
         keep_ms: int | None = None,
         request: bytes = b"",
         about: bytes = b"",
+        ready: Ready | None = None,
     ) -> Begun:
-        """Asks for the turn, or to accept it with a request. After `patience_s` the store refuses to carry it out."""
-        if not self.clock.known:
-            await self.synchronise()
+        """Asks for the turn, or to accept it with a request. After `patience_s` the store refuses to carry it out.
+        `ready` is awaited before each time that it is sent."""
         settings, keys, cid = self._settings, TenantKeys(tenant), target.cid
+        clock = await self.clock(keys.running)
         reply = await self._run(
             "turn_begin",
             {
@@ -80,7 +82,7 @@ class Steps(SessionSteps):
             {
                 "turn": turn,
                 "replica": settings.replica,
-                "not_after_ms": self.clock.at(monotonic() + patience_s),
+                "not_after_ms": clock.at(monotonic() + patience_s),
                 "cid": cid,
                 "named": target.named,
                 "expected": expected,
@@ -108,6 +110,7 @@ class Steps(SessionSteps):
                 "keep_ms": "" if keep_ms is None else keep_ms,
                 "about": about,
             },
+            ready=ready,
         )
         match reply:
             case [b"late", _]:

@@ -68,9 +68,9 @@ class Views:
 
     async def running(self, tenant: str) -> list[TurnView]:
         """The tenant's running turns, in order of their start."""
-        await self._steps.synchronise()
-        now = self._steps.clock.now()
-        tokens = await self._store.execute("ZRANGEBYSCORE", TenantKeys(tenant).running, f"({now}", "+inf")
+        running = TenantKeys(tenant).running
+        now = (await self._steps.synchronise(running)).now()
+        tokens = await self._store.execute("ZRANGEBYSCORE", running, f"({now}", "+inf")
         return [view for view in await self._turns(tenant, tokens) if view.state == "running"]
 
     async def _turns(self, tenant: str, tokens: Sequence[bytes]) -> list[TurnView]:
@@ -128,11 +128,11 @@ class Views:
         tokens: Sequence[bytes] = await self._store.execute("SMEMBERS", keys.live(cid))
         if not tokens:
             return []
-        await self._steps.synchronise()
+        clock = await self._steps.synchronise(keys.running)
         found = []
         for token in sorted(tokens):
             deadline: Any = await self._store.execute("ZSCORE", keys.running, token)
-            left_ms = int(float(deadline or 0)) - self._steps.clock.now()
+            left_ms = int(float(deadline or 0)) - clock.now()
             if left_ms > 0:
                 facts = await self._store.execute("HMGET", keys.turn(token.decode()), "replica", "fence")
                 found.append(

@@ -155,7 +155,7 @@ STEPS: dict[str, dict] = {  # the script whose reply is lost, and options of a r
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_lost_reply_changes_nothing(start_behind, proxy, upstream, store_server, step, session_id, times):
     """J2: a script whose reply is lost, once or twice, is sent again: one upstream call, one turn, 200."""
-    gateway = await start_behind(patience_ms=SHORT_MS)
+    gateway = await start_behind()
 
     async def ask():
         return await gateway.chat("one two", key="k", session_id=session_id, **STEPS[step])
@@ -164,9 +164,6 @@ async def test_a_lost_reply_changes_nothing(start_behind, proxy, upstream, store
     proxy.drop_next_reply(load(step).sha.encode(), times=times)
     reply = await ask()
     assert proxy.dropped == times
-    if step == "turn_begin" and times == 2:  # the store client repeats once: then nothing was admitted
-        assert (reply.status, reply.code) == (503, "storage_unavailable")
-        reply = await ask()
     assert (reply.status, reply.text(), reply.replayed) == (200, "one two", False)
     again = await ask()
     assert (again.body, again.replayed) == (reply.body, True)

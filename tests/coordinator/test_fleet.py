@@ -6,6 +6,7 @@ import os
 import socket
 
 from coordinator import Coordinator, Settings
+from coordinator.store.lane import Lane
 from tests.coordinator.turns import Held, ask
 from tests.support.waiting import until
 
@@ -50,30 +51,21 @@ async def test_one_that_died_is_gone_soon(start, store_server):
     assert store_server.cli("SISMEMBER", LIST, "dead") == 0
 
 
-async def test_its_record_never_stays_without_an_end(start, store_server, stop):
-    """B40: a replica that is killed between two commands leaves nothing for ever: they are sent as one."""
+async def test_its_record_never_stays_without_an_end(start, store_server, monkeypatch):
+    """K1: a replica that is killed between two commands leaves nothing for ever: they are sent as one."""
     coordinator = await start()
     await until(lambda: store_server.cli("EXISTS", keys_of(coordinator)) == 1)
     store_server.cli("DEL", keys_of(coordinator))
-    server_calls = []
-    real = coordinator._store._client.pipeline
+    batches: list[list[str]] = []
+    exchange = Lane._exchange
 
-    def pipeline(*args, **options):
-        made = real(*args, **options)
-        command = made.execute_command
-        names: list[str] = []
-        server_calls.append(names)
+    async def recorded(lane, batch):
+        batches.append([str(command[0]) for call in batch for command in call.commands])
+        await exchange(lane, batch)
 
-        def noted(*parts):
-            names.append(str(parts[0]))
-            return command(*parts)
-
-        made.execute_command = noted
-        return made
-
-    coordinator._store._client.pipeline = pipeline
+    monkeypatch.setattr(Lane, "_exchange", recorded)
     await coordinator._fleet._tell()
-    (sent,) = [names for names in server_calls if "PEXPIRE" in names]
+    (sent,) = [names for names in batches if "PEXPIRE" in names]
     assert sent.index("HSET") < sent.index("PEXPIRE")
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from coordinator.scripts import Script, Value
 from coordinator.steps import Steps
-from coordinator.store import Store
+from coordinator.store import Ready, Store
 from tests.lua.stage import Stage
 
 
@@ -44,6 +44,7 @@ class _Recorder:
 
     def __init__(self, store: Store) -> None:
         self.execute = store.execute
+        self.clock = store.clock
 
     async def run(
         self,
@@ -54,6 +55,7 @@ class _Recorder:
         tail_keys: Sequence[str] = (),
         tail: Sequence[Value] = (),
         loosely: bool = False,
+        ready: Ready | None = None,
     ) -> list[Any]:
         raise _Made(Call(script, dict(keys), dict(args), tuple(tail_keys), tuple(tail)))
 
