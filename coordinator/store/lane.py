@@ -155,7 +155,8 @@ class Lane:
 
 
 def _pack(command: Command) -> bytes:
-    return pack_command(command)  # type: ignore[arg-type]  # its stub speaks of a tuple of one
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub speaks of a tuple of one
+    return packed
 
 
 def _packed(call: Call) -> bytes | None:

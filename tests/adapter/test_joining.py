@@ -25,7 +25,8 @@ async def test_a_retry_joins_the_running_turn(start, upstream, first_stream, joi
     await asyncio.wait(joining, timeout=0.1)
     assert not any(task.done() for task in joining)
     upstream.release()
-    first, *joined = [await running, *[await task for task in joining]]
+    first = await running
+    joined = [await task for task in joining]
     assert [reply.status for reply in joined] == [200, 200]
     assert [said(reply) for reply in joined] == [said(first)] * 2
     assert [reply.session_id for reply in joined] == [first.session_id] * 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -67,19 +68,40 @@ async def test_two_from_one_response_are_two_branches(fleet):
         assert sorted(calls) == [[f"opening {number}"] * 2 + [f"side {n}"] for n in (0, 1)]
 
 
+@asynccontextmanager
+async def streaming(fleet, kind):
+    """A stream of that kind, begun at the first replica, and a way to read it from its start at any other."""
+    text, options = "one two", {"model": "gate_mid"}
+    path, asked, headers = "/v1/responses", {**options, "input": text, "stream": True}, {"Idempotency-Key": "k"}
+    if kind == "chat":
+        path = "/v1/chat/completions"
+        asked = {**options, "messages": [{"role": "user", "content": text}], "stream": True}
+    if kind == "run":
+        made = (await fleet.request("POST", "/v1/runs", at=0, json={**options, "input": text})).json()
+        path = f"/v1/runs/{made['id']}/events"
+
+    def read(at, method="GET", where=path):
+        posted = {"json": asked, "headers": headers} if method == "POST" else {}
+        return EventReader(fleet.http, method, fleet.url(at) + where, **posted)
+
+    async with read(0, "GET" if kind == "run" else "POST") as stream:
+        begun = await stream.take(1 if kind == "chat" else 5)
+        if kind == "response":
+            path = f"/v1/responses/{begun[0].json()['response']['id']}?stream=true"
+        yield begun, lambda at: read(at, "POST" if kind == "chat" else "GET", path)
+
+
 @pytest.mark.parametrize("kind", ["chat", "response", "run"])
 async def test_a_killed_producer_ends_its_stream_once(start_fleet, kind):
-    """G6, G8, H5, H6: kill -9 in the middle of a stream: who reads at another replica gets one last event within a lease,
-    and whoever comes later, anywhere, is told the same; nothing runs again."""
+    """G6, G8, H5, H6: kill -9 in the middle of a stream: who reads at another replica gets one last event within a
+    lease, and whoever comes later, anywhere, is told the same; nothing runs again."""
     fleet = start_fleet(3, *LEASE)
-    async with fleet_stream(fleet, kind) as (stream, again):
-        begun = await stream.take(1 if kind == "chat" else 5)
-        async with again(1) as reader:
-            assert await reader.take(len(begun)) == begun
-            fleet.replicas[0].kill()
-            killed = time.monotonic()
-            (end,) = await reader.rest()
-            assert time.monotonic() - killed < LEASE_S + 1
+    async with streaming(fleet, kind) as (begun, again), again(1) as reader:
+        assert await reader.take(len(begun)) == begun
+        fleet.replicas[0].kill()
+        killed = time.monotonic()
+        (end,) = await reader.rest()
+        assert time.monotonic() - killed < LEASE_S + 1
     if kind == "chat":
         assert end.json()["error"]["code"] == "unknown_execution"
     else:
@@ -93,48 +115,6 @@ async def test_a_killed_producer_ends_its_stream_once(start_fleet, kind):
                 assert await later.rest() == [*begun, end]
     await fleet.upstream.until(lambda up: up.aborted == 1)
     assert fleet.upstream.count == 1
-
-
-class fleet_stream:  # noqa: N801 - reads as a function where it is used
-    """A stream of that kind from the first replica, and a way to read it from its start at any other."""
-
-    def __init__(self, fleet, kind):
-        self._fleet, self._kind = fleet, kind
-
-    async def __aenter__(self):
-        fleet, kind = self._fleet, self._kind
-        asked: dict[str, Any] = {"model": "gate_mid", "input": "one two", "stream": True}
-        if kind == "chat":
-            messages = [{"role": "user", "content": "one two"}]
-            path, asked = "/v1/chat/completions", {"model": "gate_mid", "messages": messages, "stream": True}
-        elif kind == "response":
-            path = "/v1/responses"
-        if kind == "run":
-            del asked["stream"]
-            made = (await fleet.request("POST", "/v1/runs", at=0, json=asked)).json()
-
-            def again(at):
-                return EventReader(fleet.http, "GET", f"{fleet.url(at)}/v1/runs/{made['id']}/events")
-
-            self._stream = again(0)
-        else:
-            headers = {"Idempotency-Key": "k"}
-
-            def again(at):
-                if kind == "response":
-                    return EventReader(fleet.http, "GET", f"{fleet.url(at)}/v1/responses/{self._id}?stream=true")
-                return EventReader(fleet.http, "POST", fleet.url(at) + path, json=asked, headers=headers)
-
-            self._stream = EventReader(fleet.http, "POST", fleet.url(0) + path, json=asked, headers=headers)
-        stream = await self._stream.__aenter__()
-        if kind == "response":
-            (turn,) = fleet.server.cli("ZRANGE", "coord1:{default}:running", 0, -1)
-            cid = fleet.server.cli("HGET", b"coord1:{default}:turn:" + turn, "cid")
-            self._id = f"resp_{cid.decode()}_{turn.decode()}"
-        return stream, again
-
-    async def __aexit__(self, *error):
-        await self._stream.__aexit__(None, None, None)
 
 
 async def test_accepted_work_of_a_killed_replica_is_started_once(start_fleet):
@@ -197,7 +177,7 @@ async def test_work_is_stopped_from_any_replica(fleet):
 
 
 async def test_a_stopped_replica_leaves_accepted_work_to_the_others(start_fleet):
-    """J6, I4: SIGTERM: what it had not started is started elsewhere, once; what ran is interrupted at the drain's end."""
+    """J6, I4: SIGTERM: what it had not started is started elsewhere, once; what ran is interrupted."""
     fleet = start_fleet(2, *LEASE, "--drain-timeout", "300ms")
     holding = await fleet.hold("held", session_id="s", at=1)
     waiting = (await respond(fleet, "work", at=0, session_id="s", background=True)).json()["id"]
