@@ -14,6 +14,7 @@ from coordinator.doctor import Finding, examine
 from coordinator.errors import (
     AdmissionConflict,
     CoordinatorError,
+    ScriptError,
     SessionBusy,
     SessionNotFound,
     StaleGeneration,
@@ -47,6 +48,7 @@ from coordinator.outcomes import (
     RESET_REASONS,
     Busy,
     Ended,
+    Granted,
     HostSession,
     Relation,
     Replay,
@@ -157,10 +159,29 @@ class Coordinator:
         admitted = await self._admission.admit(attempt)
         if isinstance(admitted, Replay):
             return admitted
-        view = await self._views.turn(request.tenant, turn)
-        if view is None:
-            raise SessionNotFound("the session was deleted meanwhile")
-        return view
+        if isinstance(admitted, Granted):
+            raise ScriptError("the store granted what it was to accept")
+        # Not read again: what was accepted is never told as if nothing were known of it.
+        return TurnView(
+            turn=turn,
+            state="accepted",
+            cid=attempt.target.cid,
+            session_id=admitted.session_id,
+            generation=admitted.generation,
+            fence=0,
+            replica=self.settings.replica,
+            route=request.route,
+            key_digest=attempt.digest,
+            started_ms=admitted.accepted_ms,
+            ended_ms=None,
+            left_ms=0,
+            kept="none",
+            event_count=0,
+            result=None,
+            stored=request.stored,
+            request=attempt.work,
+            about=request.about,
+        )
 
     def resume(self, tenant: str, view: TurnView) -> Turn:
         """The turn that was accepted: enter it with `async with`. It waits for its conversation as long as it takes."""

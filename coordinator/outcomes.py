@@ -68,6 +68,9 @@ class Accepted:
     """The turn is written down, with its request, to be granted later."""
 
     session_id: str
+    generation: int
+    accepted_ms: int
+    """When, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,13 @@ class TurnView:
     """What was accepted, while it has not started."""
     about: bytes = b""
     """What the request said of itself, opaque."""
+    accepted_in: str = ""
+    """The conversation in which it was accepted; '' for `cid`. It may have been granted in a fork of that."""
+
+    @property
+    def home(self) -> str:
+        """The conversation that its first client was told: the same for the whole life of the turn."""
+        return self.accepted_in or self.cid
 
     @property
     def ended(self) -> bool:

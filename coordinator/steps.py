@@ -125,8 +125,8 @@ class Steps(SessionSteps):
                     list(messages),
                     int(now_ms),
                 )
-            case [b"accepted", _, session, _, _]:
-                return Accepted(session.decode())
+            case [b"accepted", now_ms, session, generation, _]:
+                return Accepted(session.decode(), int(generation), int(now_ms))
             case [b"ended", _, state]:
                 return Ended(_state(state))
             case [b"seen", _, seen, seen_cid, session, state]:
@@ -539,4 +539,5 @@ def _turn_view(turn: str, left_ms: int, flat: list[bytes]) -> TurnView:
         hidden=bool(number(b"hidden")),
         request=fields.get(b"request", b""),
         about=fields.get(b"about", b""),
+        accepted_in=text(b"home"),
     )

@@ -33,7 +33,7 @@ async def post(request: web.Request) -> web.Response:
     return web.json_response(
         {**run_json(asked.tenant, view), "replayed": again},
         status=202,
-        headers={**headers, "Location": f"/v1/runs/{run_id(view.cid, view.turn)}"},
+        headers={**headers, "Location": f"/v1/runs/{run_id(view.home, view.turn)}"},
     )
 
 
@@ -71,8 +71,8 @@ def run_json(tenant: str, view: TurnView) -> dict[str, object]:
     """A run: its turn, and the response that it makes."""
     response = object_of(tenant, view)
     return {
-        "id": run_id(view.cid, view.turn),
-        "run_id": run_id(view.cid, view.turn),
+        "id": run_id(view.home, view.turn),
+        "run_id": run_id(view.home, view.turn),
         "object": "run",
         "status": _STATUS.get(view.state, view.state),
         "session_id": view.session_id,

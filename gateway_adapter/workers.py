@@ -60,8 +60,8 @@ class Workers:
         try:
             asked = asked_of(tenant, view)
             async with self._coordinator.resume(tenant, view) as turn:
-                settings, created_ms = self._app[context.SETTINGS], view.started_ms
-                dialect = ResponsesDialect(asked, turn, settings, {}, stream=True, created_ms=created_ms)
+                settings = self._app[context.SETTINGS]
+                dialect = ResponsesDialect(asked, turn, settings, {}, stream=True, accepted=view)
                 await run(self._app, turn, dialect, NoClient(), {}, accepted=True)
         except (Draining, StoreUnavailable) as error:
             _log.info("work is left to other replicas: %s", error)

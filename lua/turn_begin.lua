@@ -181,6 +181,9 @@ end
 
 -- 6 Somebody live is running or in front.
 local alive, dead, waiters, gone, place = all.alive, all.dead, all.waiters, all.gone, 1
+if request ~= '' and alive[1] and #waiters >= queue_limit then
+  return {'full', now}
+end
 if exclusive and request == '' then
   while waiters[place] and waiters[place] ~= me do place = place + 1 end
   local interrupts = policy == 'interrupt' and not waiters[place]
@@ -191,7 +194,7 @@ if exclusive and request == '' then
       return refused('busy', now, holder, left_ms)
     end
     local newcomer = interrupts or not waiters[place]
-    if newcomer and #waiters >= queue_limit then
+    if newcomer and not resumes and #waiters >= queue_limit then -- what was accepted has its place
       return {'full', now}
     end
     leave_queue(queue, waiting, gone)
@@ -243,6 +246,7 @@ if request ~= '' then
   note('state', 'accepted')
   note('request', request)
   note('accepted_ms', at)
+  note('home', cid)
 else
   note('state', 'running')
   note('fence', number)

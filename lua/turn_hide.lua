@@ -18,6 +18,7 @@ if found[1] == 'running' or found[1] == 'accepted' then
   return {'live', now}
 elseif found[1] and found[2] and found[2] ~= '' then
   redis.call('HSET', record, 'hidden', '1')
+  redis.call('HDEL', record, 'about')
 elseif found[1] then
   redis.call('UNLINK', record, events)
 end

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coordinator import Result, Turn
+from coordinator import Result, Turn, TurnView
 from gateway_adapter import json_text
 from gateway_adapter.errors import ErrorAnswer
 from gateway_adapter.executors.base import Answer, UpstreamFailed
@@ -30,7 +30,7 @@ class ResponsesDialect:
         sent: Mapping[str, str],
         *,
         stream: bool,
-        created_ms: int | None = None,
+        accepted: TurnView | None = None,
     ) -> None:
         self._asked = asked
         self._turn = turn
@@ -38,8 +38,8 @@ class ResponsesDialect:
         self._sent = sent
         self._new = chat_messages(asked.body.input_items)
         self.turn_id = turn.id
-        self.response_id = response_id(turn.cid, turn.id)
-        self._created_at = (turn.grant.granted_ms if created_ms is None else created_ms) // 1000
+        self.response_id = response_id(accepted.home if accepted else turn.cid, turn.id)
+        self._created_at = (accepted.started_ms if accepted else turn.grant.granted_ms) // 1000
         self._events = ResponseEvents(asked.body, self.response_id, self._created_at, turn.session_id)
         self.stream = stream
         self.resumable = asked.resumable

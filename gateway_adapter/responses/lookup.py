@@ -14,8 +14,7 @@ _ID = re.compile(r"(resp|run)_([idxm][0-9a-f]{24})_([0-9a-f]{32})")
 
 
 def response_id(cid: str, turn: str) -> str:
-    """The id of the response that a turn makes: it leads to the turn without a look-up. The conversation in it is the
-    one that the turn was accepted in; should it have had to fork when it was granted, it is in another since."""
+    """The id of the response that a turn makes: it leads to the turn without a look-up. `cid` is the turn's `home`."""
     return f"resp_{cid}_{turn}"
 
 

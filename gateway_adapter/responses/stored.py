@@ -34,7 +34,7 @@ def object_of(tenant: str, view: TurnView) -> dict[str, object]:
         return final
     return response_object(
         asked_of(tenant, view).body,
-        response_id=response_id(view.cid, view.turn),
+        response_id=response_id(view.home, view.turn),
         created_at=view.started_ms // 1000,
         status=_STATUS.get(view.state, "failed"),
         error=error_of(view),
@@ -73,7 +73,7 @@ def _last_events(tenant: str, view: TurnView) -> list[bytes]:
         return retold(view.result.body)
     events = ResponseEvents(
         asked_of(tenant, view).body,
-        response_id(view.cid, view.turn),
+        response_id(view.home, view.turn),
         view.started_ms // 1000,
         view.session_id,
         first_number=view.event_count,

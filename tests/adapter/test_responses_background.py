@@ -241,6 +241,26 @@ async def test_work_that_is_late_is_not_run_beside_itself(start, upstream, store
     assert (upstream.count, caplog.text) == (2, "")
 
 
+async def test_more_work_than_may_wait(start, upstream):
+    """G3, I4: at a full queue it is turned away with its key free; what was accepted is all done, in its order."""
+    gateway = await start(queue_limit=4)
+    holding = await hold(gateway, upstream, "held", session_id="s")
+    paths, refused = [], []
+    for number in range(8):
+        reply = await respond(gateway, f"work {number}", background=True, session_id="s", key=f"k{number}")
+        (paths if reply.status == 200 else refused).append(reply)
+        await queued(gateway, "s", min(number + 1, 4))
+    assert [(reply.status, reply.code) for reply in refused] == [(429, "session_queue_full")] * 4
+    upstream.release()
+    await holding
+    for reply in paths:
+        assert text_of(await settled(gateway, f"/v1/responses/{reply.json()['id']}")).startswith("work")
+    asked = [call.json()["messages"][-1]["content"] for call in upstream.calls]
+    assert asked == ["held", *(f"work {number}" for number in range(4))]
+    again = await respond(gateway, "work 7", background=True, session_id="s", key="k7")
+    assert (again.status, again.replayed) == (200, False)
+
+
 async def test_started_work_that_lost_its_replica_is_told_so(start, upstream, store_server):
     """I3, I4, G8: it may have had effects: it fails as interrupted, everywhere, and is not run again."""
     gateways = [await start(), await start()]

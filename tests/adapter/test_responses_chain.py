@@ -7,7 +7,7 @@ import pytest
 from coordinator.keys import TenantKeys
 from gateway_adapter.auth import ApiKeys
 from tests.adapter.gateway import dump, hold, queued
-from tests.adapter.responding import respond, run, said, text_of
+from tests.adapter.responding import respond, run, said, settled, text_of
 from tests.support.events import events_of
 
 
@@ -101,6 +101,33 @@ async def test_one_that_waited_and_was_overtaken_branches(start, upstream):
     reply = await waiting
     assert (reply.status, said(upstream)) == (200, ["one", "one", "two"])
     assert reply.session_id != session_id
+
+
+async def test_background_work_that_was_overtaken_branches(start, upstream):
+    """I2, I4: accepted for one history, it has that one when it starts, in a session of its own; its id stays."""
+    gateways = [await start(), await start()]
+    (first,) = await chain(gateways, "one")
+    session_id = first["conversation"]["id"]
+    holding = await hold(gateways[0], upstream, "held", session_id=session_id)
+    made = (await run(gateways[1], "two", previous_response_id=first["id"])).json()
+    await queued(gateways[0], session_id)
+    upstream.release()
+    await holding
+    done = await settled(gateways[0], f"/v1/runs/{made['id']}")
+    assert said(upstream) == ["one", "one", "two"]
+    assert done["session_id"] != session_id
+    assert done["response_id"] == made["response_id"]
+    for gateway in gateways:
+        listed = (await gateway.request("GET", f"/v1/runs?session_id={done['session_id']}")).json()["data"]
+        assert [each["id"] for each in listed] == [made["id"]]
+        await respond(gateway, "three", previous_response_id=made["response_id"])
+        assert said(upstream) == ["one", "one", "two", "two", "three"]
+    await respond(gateways[0], "four", session_id=session_id)
+    assert said(upstream) == ["one", "one", "held", "held", "four"]
+    assert (await gateways[0].delete(session_id)).status == 200
+    assert (await gateways[1].request("GET", f"/v1/runs/{made['id']}")).json() == done
+    await gateways[0].delete(done["session_id"])
+    assert (await gateways[1].request("GET", f"/v1/runs/{made['id']}")).status == 404
 
 
 @pytest.mark.parametrize("limit", ["cap", "draining"])

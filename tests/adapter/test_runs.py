@@ -78,6 +78,9 @@ async def test_its_events_can_be_watched_from_anywhere(start, upstream):
         assert stream.response.headers["Content-Type"].startswith("text/event-stream")
         begun = await stream.take(5)
         assert names(begun)[-1] == "response.output_text.delta"
+        for last in ("5", "900"):  # there is none yet
+            gone = await gateways[1].request("GET", url, headers={"Last-Event-ID": last})
+            assert (gone.status, gone.code) == (410, "events_lost")
         await upstream.until(lambda up: up.running == 1)
         upstream.release()
         whole = begun + await stream.rest()

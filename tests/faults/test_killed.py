@@ -11,7 +11,7 @@ LEASE_S = 1.0
 LEASE = ("--lease-ttl", "1s")
 
 
-@rounds(short=3, long=100, limit_s=900)
+@rounds(short=2, long=100, limit_s=900)
 async def test_killed_at_random_moments_of_a_turn(start, story, rounds):
     """G6, F5, B15: of every turn there is one record or an interruption, never two; nothing is wedged, the next turn
     is granted within a lease and a second."""

@@ -177,5 +177,6 @@ async def test_who_waits_on_a_sleeping_replica_is_passed(start, story, rounds):
         fleet.replicas[0].thaw()
         ended = await outcome(sleeping)
         story.tell(f"round {number}: the one behind was done after {took:.2f} s, the sleeping one: {ended}")
-        assert ended == "session_busy"
+        # The second when it fell asleep while it asked the store: that answer is past its time, too.
+        assert ended in ("session_busy", "storage_unavailable")
         assert calls_with(fleet, f"{name} sleeping") == 0

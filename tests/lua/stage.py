@@ -64,7 +64,9 @@ class Stage(SessionStage):
             "route": "chat",
         }
         outcome = await self.steps(by, **settings or {}).turn_begin(TENANT, target, turn, **options | changes)
-        # Told again, a grant is the same but for the time at which it is told.
+        # Told again, it is the same but for the time at which it is told.
+        if isinstance(outcome, Accepted):
+            return replace(outcome, accepted_ms=0)
         return replace(outcome, granted_ms=0) if isinstance(outcome, Granted) else outcome
 
     async def granted(self, turn: str = T1, target: Target = CHOSEN, **changes: Any) -> Granted:

@@ -12,7 +12,7 @@ from tests.lua.stage import CHOSEN, HOUR_MS, KEY, OPENING, T1, T2, T3, Stage
 async def test_accepted_work_is_written_down(stage: Stage) -> None:
     """F6, I4, K1: with its request, under its key, in its session; nothing runs, and its replica vouches for it."""
     outcome = await stage.keyed(T1, OPENING, request=b"work\x00", about=b"a", keep_ms=HOUR_MS, nonce=16 * "a")
-    assert outcome == Accepted(f"ses_{OPENING.cid}_1_{16 * 'a'}")
+    assert outcome == Accepted(f"ses_{OPENING.cid}_1_{16 * 'a'}", 1, 0)
     record = await stage.fields(stage.keys.turn(T1))
     assert (record[b"state"], record[b"request"], record[b"about"]) == (b"accepted", b"work\x00", b"a")
     assert (record[b"keep_ms"], record[b"replica"], b"fence" in record) == (b"3600000", b"r1", False)
@@ -60,6 +60,14 @@ async def test_accepted_work_is_granted_when_it_asks(stage: Stage) -> None:
     assert await stage.keyed(T1, request=b"work") == Ended("completed")
 
 
+async def test_a_later_grant_leaves_the_request_of_its_key_alone(stage: Stage) -> None:
+    """F2: whoever resumes the work does not know it, and need not: what the key stands for was settled before."""
+    await stage.keyed(T1, request=b"work")
+    await stage.granted(T1, digest=KEY, fingerprint="")
+    assert isinstance(await stage.keyed(T2, request=b"work"), Seen)
+    assert await stage.keyed(T2, request=b"work", fingerprint="f2") == Word("conflict")
+
+
 async def test_accepted_work_that_waits_is_vouched_for(stage: Stage) -> None:
     """I4, G10: in the queue, or at the tenant's cap, it is not taken for abandoned."""
     held = await stage.granted(T1)
@@ -73,6 +81,19 @@ async def test_accepted_work_that_waits_is_vouched_for(stage: Stage) -> None:
     await stage.client.zincrby(stage.keys.accepted, -1_000, T3)
     assert await stage.begin(T3, OPENING, settings={"max_running": 1}) == Word("limited")
     assert (await stage.acceptance_of(T3) or 0) > 2_000
+
+
+async def test_what_was_accepted_has_its_place_in_a_full_queue(stage: Stage) -> None:
+    """G3, I4: a full queue takes nothing more, accepted or not; what it took before is not turned away afterwards."""
+    held = await stage.granted(T1)
+    await stage.accepted(T2)
+    await stage.begin(T3, by="r2", settings={"queue_limit": 1})
+    async with stage.unchanged():
+        for work in (b"work", b""):
+            assert await stage.begin("9" * 32, request=work, settings={"queue_limit": 1}) == Word("full")
+    assert isinstance(await stage.begin(T2, settings={"queue_limit": 1}), Queued)
+    await stage.finish(held.fence)
+    await stage.granted(T3, by="r2")
 
 
 async def test_only_its_replica_can_start_it(stage: Stage) -> None:

@@ -16,14 +16,14 @@ async def test_an_answer_without_a_key_goes(stage: Stage) -> None:
 
 
 async def test_an_answer_with_a_key_is_kept_for_its_retry(stage: Stage) -> None:
-    """I1, F1: it is out of sight, and the key still gets it, event for event."""
-    grant = await stage.keyed_grant()
+    """I1, F1: it is out of sight, what was asked is gone, and the key still gets the answer, event for event."""
+    grant = await stage.keyed_grant(about=b"asked")
     await stage.finish(grant.fence, digest=KEY, kept="events", events=[b"e"])
     assert await stage.hide()
     assert await stage.keyed(T2) == Seen(T1, CHOSEN.cid, "chat-42", "completed")
     view = await stage.status(digest=KEY)
     assert view is not None
-    assert (view.hidden, view.result) == (True, ANSWER)
+    assert (view.hidden, view.result, view.about) == (True, ANSWER, b"")
     assert await stage.log() == [b"e"]
 
 
