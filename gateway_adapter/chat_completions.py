@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import structlog
 from aiohttp import web
 
 from coordinator import (
     Address,
-    CoordinatorError,
     Declared,
     Explicit,
     Implicit,
@@ -19,7 +19,7 @@ from coordinator import (
 )
 from gateway_adapter import context, replays
 from gateway_adapter.completions import Aggregator, assistant_message_of
-from gateway_adapter.errors import ErrorAnswer, answer_of
+from gateway_adapter.errors import INTERNAL, ErrorAnswer, answer_of
 from gateway_adapter.event_stream import ClientStream, error_event
 from gateway_adapter.executors.base import JSON, Answer, UpstreamFailed
 from gateway_adapter.invalid import InvalidRequest
@@ -41,6 +41,8 @@ from gateway_adapter.requests import (
 from gateway_adapter.running import Ending, carried_along, run
 from gateway_adapter.settings import GatewaySettings
 from gateway_adapter.sse import DONE
+
+_log = structlog.get_logger(__name__)
 
 ROUTE = "chat.completions"
 
@@ -130,11 +132,14 @@ async def post(request: web.Request) -> web.StreamResponse:
                 dialect = ChatDialect(asked, request.app[context.SETTINGS], request.headers)
                 result = await run(request.app, turn, dialect, client, request[context.ABOUT])
                 return replays.json_response(request, result) if result else client.response
-    except CoordinatorError as error:
-        answer = answer_of(error, keyed=asked.key is not None)
-        if not client.is_open or answer is None:
+    except Exception as error:
+        if not client.is_open:
             raise
-        await client.fail(error_event(answer))
+        # What was sent cannot be taken back: whatever went wrong is the stream's last event.
+        answer = answer_of(error, keyed=asked.key is not None)
+        if answer is None:
+            _log.exception("a stream failed")
+        await client.fail(error_event(answer or INTERNAL))
         return await client.close()
 
 

@@ -11,6 +11,7 @@ from coordinator import (
     IdempotencyExpired,
     LeaseLost,
     LimitReached,
+    NotSafeYet,
     QueueFull,
     RetryLater,
     SessionBusy,
@@ -64,6 +65,7 @@ _TABLE: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
     StaleGeneration: (409, "stale_generation", NO_RETRY),
     LeaseLost: (409, "lease_lost", NO_RETRY),
     TurnCancelled: (409, "turn_cancelled", NO_RETRY),
+    NotSafeYet: (503, "storage_unavailable", RETRY),
     StoreUnavailable: (503, "storage_unavailable", RETRY),
     Draining: (503, "gateway_draining", RETRY),
     CommitUnconfirmed: (503, "commit_unconfirmed", NO_RETRY),
@@ -74,6 +76,7 @@ _TABLE: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
 
 # Where the exception's own words could name internals, these are said instead.
 _WORDS: dict[type[Exception], str] = {
+    NotSafeYet: "The session store could not confirm in time that this is safe; try again.",
     StoreUnavailable: "The session store is not available. Nothing was run; try again.",
     CommitUnconfirmed: "The answer was produced, but it could not be confirmed that it was recorded.",
     Draining: "This replica is shutting down. Nothing was run; try again.",

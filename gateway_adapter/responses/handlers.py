@@ -5,11 +5,12 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+import structlog
 from aiohttp import web
 
 from coordinator import Coordinator, CoordinatorError, EventsLost, Replay, SessionBusy, TurnView
 from gateway_adapter import context, replays
-from gateway_adapter.errors import ErrorAnswer, answer_of
+from gateway_adapter.errors import INTERNAL, ErrorAnswer, answer_of
 from gateway_adapter.event_stream import ClientStream
 from gateway_adapter.responses.asked import Asked, parse
 from gateway_adapter.responses.dialect import ResponsesDialect
@@ -18,6 +19,8 @@ from gateway_adapter.responses.objects import input_item_list
 from gateway_adapter.responses.stored import asked_of, error_block, log_form, object_of
 from gateway_adapter.running import run
 from gateway_adapter.workers import WORKERS
+
+_log = structlog.get_logger(__name__)
 
 _SETTLE_S = 5.0  # how long a cancellation waits for the replica that holds the turn
 
@@ -73,11 +76,14 @@ async def _foreground(request: web.Request, asked: Asked) -> web.StreamResponse:
                 dialect = ResponsesDialect(asked, turn, settings, request.headers, stream=asked.body.stream)
                 result = await run(request.app, turn, dialect, client, about)
                 return replays.json_response(request, result) if result else client.response
-    except CoordinatorError as error:
-        answer = answer_of(error, keyed=asked.key is not None)
-        if not client.is_open or answer is None or dialect is None:
+    except Exception as error:
+        if not client.is_open or dialect is None:
             raise
-        return await _end(request, client, dialect, answer)
+        # What was sent cannot be taken back: whatever went wrong is the stream's last event.
+        answer = answer_of(error, keyed=asked.key is not None)
+        if answer is None:
+            _log.exception("a stream failed")
+        return await _end(request, client, dialect, answer or INTERNAL)
 
 
 async def _end(

@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
-
-import pytest
 
 from tests.support.events import EventReader, events_of, numbers
 from tests.support.waiting import until
@@ -72,7 +70,7 @@ async def test_two_from_one_response_are_two_branches(fleet):
 async def streaming(fleet, kind):
     """A stream of that kind, begun at the first replica, and a way to read it from its start at any other."""
     text, options = "one two", {"model": "gate_mid"}
-    path, asked, headers = "/v1/responses", {**options, "input": text, "stream": True}, {"Idempotency-Key": "k"}
+    path, asked, headers = "/v1/responses", {**options, "input": text, "stream": True}, {"Idempotency-Key": kind}
     if kind == "chat":
         path = "/v1/chat/completions"
         asked = {**options, "messages": [{"role": "user", "content": text}], "stream": True}
@@ -91,30 +89,34 @@ async def streaming(fleet, kind):
         yield begun, lambda at: read(at, "POST" if kind == "chat" else "GET", path)
 
 
-@pytest.mark.parametrize("kind", ["chat", "response", "run"])
-async def test_a_killed_producer_ends_its_stream_once(start_fleet, kind):
-    """G6, G8, H5, H6: kill -9 in the middle of a stream: who reads at another replica gets one last event within a
-    lease, and whoever comes later, anywhere, is told the same; nothing runs again."""
+async def test_a_killed_producer_ends_its_streams_once(start_fleet):
+    """G6, G8, H5, H6: kill -9 in the middle of streams of all kinds: who reads at another replica gets one last event
+    within a lease, and whoever comes later, anywhere, is told the same; nothing runs again."""
     fleet = start_fleet(3, *LEASE)
-    async with streaming(fleet, kind) as (begun, again), again(1) as reader:
-        assert await reader.take(len(begun)) == begun
+    async with AsyncExitStack() as stack:
+        streams = {
+            kind: await stack.enter_async_context(streaming(fleet, kind)) for kind in ("chat", "response", "run")
+        }
+        readers = {kind: await stack.enter_async_context(again(1)) for kind, (_, again) in streams.items()}
+        for kind, (begun, _) in streams.items():
+            assert await readers[kind].take(len(begun)) == begun
         fleet.replicas[0].kill()
         killed = time.monotonic()
-        (end,) = await reader.rest()
+        ends = {kind: await reader.rest() for kind, reader in readers.items()}
         assert time.monotonic() - killed < LEASE_S + 1
-    if kind == "chat":
-        assert end.json()["error"]["code"] == "unknown_execution"
-    else:
-        assert (end.number, end.json()["response"]["error"]["code"]) == (5, "interrupted")
-    for at in (1, 2):
-        async with again(at) as later:
-            if kind == "chat":
-                assert later.response.status == 409
-                assert (await later.response.json())["error"]["code"] == "unknown_execution"
-            else:
-                assert await later.rest() == [*begun, end]
-    await fleet.upstream.until(lambda up: up.aborted == 1)
-    assert fleet.upstream.count == 1
+    for kind, (begun, again) in streams.items():
+        (end,) = ends[kind]
+        error = end.json()["error"] if kind == "chat" else end.json()["response"]["error"]
+        assert (kind, error["code"]) == (kind, "unknown_execution" if kind == "chat" else "interrupted")
+        for at in (1, 2):
+            async with again(at) as later:
+                if kind == "chat":
+                    assert later.response.status == 409
+                    assert (await later.response.json())["error"]["code"] == "unknown_execution"
+                else:
+                    assert await later.rest() == [*begun, end]
+    await fleet.upstream.until(lambda up: up.aborted == 3)
+    assert fleet.upstream.count == 3
 
 
 async def test_accepted_work_of_a_killed_replica_is_started_once(start_fleet):
