@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from benchmarks import adapter, handoff, library, memory, report, scale
+from benchmarks import adapter, handoff, kill, library, memory, report, scale
 from benchmarks.report import Row
 
 Measure = Callable[[float], Awaitable[list[Row]]]
@@ -18,6 +18,7 @@ MEASURES: dict[str, Measure] = {
     "requests": adapter.requests,
     "streams": adapter.streams,
     "hand-off": handoff.handoff,
+    "kill": kill.kill,
     "memory": memory.memory,
     "scale": scale.scale,
 }
