@@ -57,6 +57,7 @@ async def work(
         options = {"session_id": session, "key": text.replace(" ", "-"), "stream": story.flip()}
         answers[text] = await answered(fleet, text, seen, **options, model=f"slow:{story.random.uniform(0, 0.05):.3f}")
         number += 1
+        await asyncio.sleep(story.random.uniform(0, 0.03))  # a load, not a race for the processor
 
 
 async def answered(fleet: Fleet, text: str, seen: Counter[str], **options: Any) -> Reply:
