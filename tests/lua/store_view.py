@@ -129,13 +129,17 @@ class StoreView:
         assert differences(before, await self.snapshot(), slack_ms=slack_ms) == []
 
     @contextlib.asynccontextmanager
-    async def mailbox(self, replica: str = "r2") -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
-        """The block gets a call that returns the messages which reached the replica's mailbox since the last."""
+    async def mailbox(
+        self, replica: str = "r2", *, channel: str = ""
+    ) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+        """The block gets a call that returns the messages which reached the replica's mailbox, or that channel, since
+        the last."""
+        channel = channel or MAILBOXES + replica
         async with self.client.pubsub() as subscription:
-            await subscription.subscribe(MAILBOXES + replica)
+            await subscription.subscribe(channel)
 
             async def received() -> list[str]:
-                await self.client.publish(MAILBOXES + replica, "end")
+                await self.client.publish(channel, "end")
                 found: list[str] = []
                 while "end" not in found:
                     message = await subscription.get_message(ignore_subscribe_messages=True, timeout=5)

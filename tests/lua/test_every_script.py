@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ import pytest
 from coordinator.errors import ScriptError, StoreFull
 from coordinator.scripts import load, names
 from coordinator.store import Store
+from tests.lua.begin_situations import crowded
 from tests.lua.calls import Call, call_of
-from tests.lua.situations import NUMBERS, SITUATIONS, crowded
+from tests.lua.situations import NUMBERS, SITUATIONS
 from tests.lua.stage import CHOSEN, KEY, OPENING, SLACK_MS, T1, T2, T3, Stage, stage_settings
 from tests.support.monitor import Monitor
 from tests.support.servers import StoreServer
@@ -22,12 +23,36 @@ GARBAGE = ("", "abc")
 _LEFT = {b"queued": 5, b"busy": 3, b"turn": 2}
 """Where in a reply the rest of a lease stands."""
 
-in_every_situation = pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS)
+
+def in_situations(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Runs a test in these situations."""
+    found = sorted(names)
+    return pytest.mark.parametrize("situation", [SITUATIONS[name] for name in found], ids=found)
+
+
+in_every_situation = in_situations(SITUATIONS)
+
+
+def script_of(situation: str) -> str:
+    """The script that a situation is about."""
+    return situation.partition("-")[0]
+
+
+def numbers_of(script: str) -> list[str]:
+    """Names of a script's arguments that are numbers."""
+    words = ("generation", "first", "status", "length")
+    endings = ("_ms", "_limit", "_count", "_running")
+    return [name for name in load(script).args if name in words or name.endswith(endings)]
+
+
+def fields_of(situation: str) -> set[tuple[str, str]]:
+    """The fields that are read as numbers in a situation, with the names of their keys."""
+    return {*NUMBERS.get(script_of(situation), []), *NUMBERS.get(situation, [])}
 
 
 def test_every_script_is_in_some_situation() -> None:
     """House rule 1: a new script is tested here from its first day."""
-    assert {name.partition("-")[0] for name in SITUATIONS} == set(names())
+    assert {script_of(name) for name in SITUATIONS} == set(names())
 
 
 @in_every_situation
@@ -71,30 +96,28 @@ async def test_a_key_of_another_type_changes_nothing(
             await stage.client.restore(key, 0, backup)
 
 
-@in_every_situation
+@in_situations(name for name in SITUATIONS if numbers_of(script_of(name)))
 async def test_an_argument_that_is_no_number_changes_nothing(
     stage: Stage, situation: Callable[[Stage], Awaitable[Call]]
 ) -> None:
     """J3: each number in turn is empty or a word: an error, and not one key differs."""
     call = await situation(stage)
-    numbers = [name for name in call.args if name.endswith(("_ms", "_limit", "_count", "_running"))]
-    numbers += [name for name in ("generation", "first", "status", "length") if name in call.args]
     async with stage.unchanged():
-        for name in numbers:
+        for name in numbers_of(call.script.name):
             # Without either the turn is kept as long as any, and follows on whatever the transcript is.
             for garbage in GARBAGE[1:] if name in ("keep_ms", "length") else GARBAGE:
                 with pytest.raises(ScriptError, match=f"{name} is not a whole number"):
                     await call.run(stage.store, **{name: garbage})
 
 
-@in_every_situation
+@in_situations(name for name in SITUATIONS if fields_of(name))
 async def test_a_field_that_is_no_number_changes_nothing(
     stage: Stage, situation: Callable[[Stage], Awaitable[Call]]
 ) -> None:
     """J3: each field that is read as a number in turn is empty or a word: an error, and not one key differs."""
     call = await situation(stage)
     name = next(name for name, named in SITUATIONS.items() if named is situation)
-    for key_name, field in {*NUMBERS.get(call.script.name, []), *NUMBERS.get(name, [])}:
+    for key_name, field in fields_of(name):
         key = call.keys[key_name] or ""
         before = await stage.client.hget(key, field)
         for garbage in GARBAGE:

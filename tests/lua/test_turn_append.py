@@ -118,3 +118,16 @@ async def test_a_record_without_its_session_appends_nothing(stage: Stage) -> Non
     await stage.client.unlink(*await stage.client.keys("*conversation*"))
     async with stage.unchanged():
         assert await stage.append(grant.fence, [b"late"]) == Word("lost")
+
+
+async def test_whoever_follows_the_log_is_told(stage: Stage) -> None:
+    """H2: that there is more, and in the end how the turn ended; a refused writer tells nobody anything."""
+    async with stage.mailbox(channel=stage.keys.events(T1)) as received:
+        grant = await stage.keyed_grant()
+        await stage.append(grant.fence, [b"1"])
+        assert await received() == ["more"]
+        await stage.append(grant.fence - 1, [b"2"], first=2)
+        await stage.finish(grant.fence, digest=KEY, kept="events", first=2)
+        assert await received() == ["completed"]
+        await stage.finish(grant.fence, digest=KEY, kept="events", first=2)
+        assert await received() == []
